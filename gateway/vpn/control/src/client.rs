@@ -13,7 +13,7 @@ use super::session::{Event as SessionEvent, Session, Words, random};
 use super::verify::in_words;
 use anyhow::{Context as _, Result, anyhow, bail};
 use sealane_log as log;
-use sealane_ovpn::challenge::Challenge;
+use sealane_ovpn::challenge::{self, Challenge, Step};
 use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{Cipher, Format, Header, KeySlot, PeerId, magic};
 use sealane_ovpn::peer_info::{self, proto};
@@ -39,6 +39,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 const TCP_CONNECT: Duration = Duration::from_secs(10);
 /// How long the last word may take to leave.
 const FAREWELL: Duration = Duration::from_millis(50);
+/// How long a server may take to decide if keys are never renewed.
+const LONGEST_DECISION: Duration = Duration::from_secs(1800);
+/// Questions of a server in one attempt.
+const MAX_QUESTIONS: u32 = 16;
 /// The peer in the plane: the plane of a client has but one.
 const SERVER: PeerId = PeerId::UNSET;
 
@@ -209,6 +213,11 @@ struct Attempt<'a> {
     key_since: Instant,
     renewal: Option<(u8, Instant)>,
     lame_duck: Option<Instant>,
+    /// The server has said that it decides later.
+    is_deferred: bool,
+    /// A question of the server that waits for its answer.
+    asked: Option<Asked>,
+    questions: u32,
 }
 
 async fn one(
@@ -251,6 +260,9 @@ async fn one(
         key_since: now,
         renewal: None,
         lame_duck: None,
+        is_deferred: false,
+        asked: None,
+        questions: 0,
     };
     let ended = attempt.run(outlet, stop).await;
     if remote.transport == Transport::Tcp {
@@ -294,13 +306,13 @@ async fn open(
                 | proto::PUSH_UPDATE
         }
     };
+    let mut peer_info =
+        peer_info::ours(concat!("sealane-", env!("CARGO_PKG_VERSION")), &profile.ciphers, bits, profile.mtu);
+    if bits & proto::AUTH_PENDING_KW != 0 {
+        peer_info.push_str(&format!("IV_SSO={}\n", challenge::METHODS));
+    }
     let (username, password) = turn.login.clone().or_else(|| profile.credentials.clone()).unwrap_or_default();
-    let words = Words {
-        options: options_string(false, tcp, profile.mtu, cipher, auth),
-        username,
-        password,
-        peer_info: peer_info::ours(concat!("sealane-", env!("CARGO_PKG_VERSION")), &profile.ciphers, bits, profile.mtu),
-    };
+    let words = Words { options: options_string(false, tcp, profile.mtu, cipher, auth), username, password, peer_info };
     let mut session =
         Session::client(profile.endpoint.clone(), words, &profile.wrap, profile.wrap_v2.as_ref(), !tcp, unix())?;
     // Renewals begin with the password again, unless the server gives a token: an answer is good once.
@@ -346,6 +358,13 @@ impl Attempt<'_> {
                     }
                 },
                 _ = tick.tick() => self.tick(Instant::now())?,
+                answer = answered(&mut self.asked) => {
+                    self.asked = None;
+                    match answer {
+                        Ok(answer) => self.respond(&answer)?,
+                        Err(e) => return Ok(End::Fatal(e)),
+                    }
+                }
                 () = stop.asked() => {
                     self.leave();
                     return Ok(End::Stopped);
@@ -386,6 +405,7 @@ impl Attempt<'_> {
                 "the server does not respond, or the key exchange \
                                                                 takes too long"
             ),
+            Stage::Asking if now >= self.deadline && self.is_deferred => bail!("the login was not completed in time"),
             Stage::Asking | Stage::Installing if now >= self.deadline => bail!("the server sends no configuration"),
             Stage::Asking if now >= self.ask_at => {
                 self.session.send_command(b"PUSH_REQUEST\0")?;
@@ -440,12 +460,12 @@ impl Attempt<'_> {
                 self.key_since = now;
             }
             SessionEvent::Confirmed(_) => {}
-            SessionEvent::Command(said) => return self.said(said),
+            SessionEvent::Command(said) => return self.said(said, now),
         }
         Ok(None)
     }
 
-    fn said(&mut self, said: Said) -> Result<Option<End>> {
+    fn said(&mut self, said: Said, now: Instant) -> Result<Option<End>> {
         match said {
             Said::PushReply(part) => {
                 let Some(options) =
@@ -492,6 +512,8 @@ impl Attempt<'_> {
                     wait,
                 )));
             }
+            Said::AuthPending(seconds) => self.defer(seconds, now),
+            Said::Meanwhile(step) => self.meanwhile(step)?,
             Said::Halt(reason) => {
                 return Ok(Some(End::Fatal(anyhow!("the server ends the connection: {}", shown(&reason)))));
             }
@@ -501,6 +523,43 @@ impl Attempt<'_> {
             Said::PushRequest | Said::PushUpdate(_) | Said::Unknown(_) => {}
         }
         Ok(None)
+    }
+
+    /// The server decides later about this client, or about its next key.
+    fn defer(&mut self, seconds: Option<u32>, now: Instant) {
+        let limit = decision_limit(seconds, self.profile.handshake, self.profile.renegotiate);
+        log::info!("the server decides within {} s", limit.as_secs());
+        self.is_deferred = true;
+        match &mut self.renewal {
+            Some((_, deadline)) => *deadline = (*deadline).max(now + limit),
+            None => self.deadline = self.deadline.max(now + limit),
+        }
+    }
+
+    /// Tells the user what to do until the server has decided.
+    fn meanwhile(&mut self, step: Result<Step, String>) -> Result<()> {
+        match step {
+            Ok(Step::Open(url)) => log::info!("open this page to log in: {url}"),
+            Ok(Step::Answer { text, needs_answer: false, .. }) => log::info!("the server says: {}", shown(&text)),
+            Ok(Step::Answer { text, echo, .. }) => {
+                self.questions += 1;
+                if self.questions > MAX_QUESTIONS {
+                    bail!("the server asks too many questions");
+                }
+                log::info!("the server asks: {}", shown(&text));
+                self.asked = Some(Asked::new(format!("{} ", shown(&text)), echo));
+            }
+            Err(other) => {
+                log::warn!("the server expects something that this client cannot do: {}", shown(&other));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the user's answer.
+    fn respond(&mut self, answer: &str) -> Result<()> {
+        let command = challenge::response(answer).context("the answer is too long")?;
+        self.session.send_command(&command)
     }
 
     /// Applies a PUSH_UPDATE.
@@ -548,6 +607,8 @@ impl Attempt<'_> {
         }
         self.pushed = pushed;
         self.pushed.cipher = Some(cipher);
+        // The server has decided.
+        self.asked = None;
         if self.pushed.flags.dyn_tls_crypt {
             self.session.use_dynamic_wrap(unix())?;
         }
@@ -637,6 +698,20 @@ fn agreed_cipher(pushed: Option<Cipher>, options: &str, ours: &[Cipher], fallbac
     })
 }
 
+/// The answer to a question, if one is asked.
+async fn answered(asked: &mut Option<Asked>) -> Result<String> {
+    match asked {
+        Some(asked) => asked.answer().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How long a decision may take for which the server wants this time, as OpenVPN bounds it.
+fn decision_limit(seconds: Option<u32>, handshake: Duration, renegotiate: Duration) -> Duration {
+    let longest = if renegotiate.is_zero() { LONGEST_DECISION } else { renegotiate / 2 };
+    seconds.map_or(handshake, |s| Duration::from_secs(s.into())).min(longest.max(handshake))
+}
+
 /// What of a failed key exchange is worth another try: not what will be the same again.
 fn failed(e: anyhow::Error) -> End {
     match e.downcast_ref::<rustls::Error>() {
@@ -723,6 +798,16 @@ impl Interface {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_decision_has_its_time() {
+        let limit = |seconds, renegotiate| {
+            let limit = decision_limit(seconds, Duration::from_secs(60), Duration::from_secs(renegotiate));
+            limit.as_secs()
+        };
+        assert_eq!([limit(None, 3600), limit(Some(300), 3600), limit(Some(u32::MAX), 3600)], [60, 300, 1800]);
+        assert_eq!([limit(Some(u32::MAX), 0), limit(Some(u32::MAX), 10), limit(Some(5), 0)], [1800, 60, 5]);
+    }
 
     #[test]
     fn a_cipher_is_the_servers_or_none() {

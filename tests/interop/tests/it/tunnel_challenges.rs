@@ -145,3 +145,70 @@ fn a_program_at_our_server_asks_again_after_the_password() {
     assert!(said(&client, "connected to"), "{}\n{}", client.log(), server.log());
     assert!(eventually(|| server.log().contains("is refused: a code is missing")), "{}", server.log());
 }
+
+/// The script decides later (exit code 2): when the file `opened` is there, or by the other script.
+const DEFERRED: &str = "password=$(tail -n 1 \"$1\")\ncase $password in\nweb) printf '60\\nwebauth\\nWEB_AUTH:hidden:https://id.example.com/\
+                        login?s=1\\n' > \"$auth_pending_file\"\n(for n in $(seq 600); do [ -e opened ] && break; sleep 0.1; done; echo \
+                        1 > \"$auth_control_file\") &\nexit 2;;\nopen) printf '2\\nopenurl\\nOPEN_URL:http://[fd00::1]/\\n' > \
+                        \"$auth_pending_file\"; exit 2;;\nfile) printf '2\\nopenurl\\nOPEN_URL:file:///etc/passwd\\n' > \
+                        \"$auth_pending_file\"; exit 2;;\ntext) printf '60\\ncrtext\\nCR_TEXT:R,E:Code: now?\\n' > \
+                        \"$auth_pending_file\"; exit 2;;\nesac\nexit 1\n";
+const ANSWERED: &str = "if [ \"$(base64 -d < \"$1\")\" = 123 ]; then echo 1 > \"$auth_control_file\"; else echo 0 > \
+                        \"$auth_control_file\"; fi\n";
+
+/// The server decides after a page is opened (web authentication), or after an answer on the control channel.
+#[test]
+fn a_login_waits_for_a_page_or_an_answer() {
+    let world = world!();
+    let profile = alice(&world, "");
+    let more = format!("client-crresponse {}\n", script(&world, "answered", ANSWERED));
+    let server = server_with(&world, DEFERRED, &more);
+    let web = client(&world, &profile, "al\nweb\n");
+    let page = "open this page to log in: https://id.example.com/login?s=1";
+    assert!(said(&web, page), "{}\n{}", web.log(), server.log());
+    assert!(web.log().contains("the server decides within 60 s"), "{}", web.log());
+    assert!(!web.log().contains("connected to"), "{}", web.log());
+    world.write("opened", "");
+    assert!(said(&web, "connected to"), "{}\n{}", web.log(), server.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3, "{}", web.log());
+    drop(web);
+    let text = client(&world, &profile, "al\ntext\n123\n");
+    assert!(said(&text, "connected to"), "{}\n{}", text.log(), server.log());
+    assert!(text.log().contains("the server asks: Code: now?"), "{}", text.log());
+    drop(text);
+    for (answers, message) in
+        [("al\ntext\n124\n", "the server refuses this client"), ("al\ntext\n", "there was no answer to \"Code: now?\"")]
+    {
+        let mut client = client(&world, &profile, answers);
+        assert!(!client.wait().success(), "{answers}: {}", client.log());
+        assert!(client.log().contains(message), "{answers}: {}", client.log());
+    }
+    // A server does not decide for ever, and a page is a page of the web.
+    let profile = profile + "hand-window 10\n";
+    for (password, message) in [
+        ("open", "open this page to log in: http://[fd00::1]/"),
+        ("file", "expects something that this client cannot do: OPEN_URL:file:///etc/passwd"),
+    ] {
+        let client = client(&world, &profile, &format!("al\n{password}\n"));
+        assert!(said(&client, message), "{}\n{}", client.log(), server.log());
+        assert!(said(&client, "the login was not completed in time"), "{}\n{}", client.log(), server.log());
+    }
+}
+
+/// The same page at our own server, from a program on the management socket.
+#[test]
+fn a_login_waits_for_a_page_at_our_server() {
+    let world = world!();
+    let profile = alice(&world, "management = \"manage.sock\"\nmanagement_client_auth = true");
+    let server = world.serve();
+    let mut tool = Tool::connect(&world);
+    let client = client(&world, &profile, "al\nright\n");
+    let (about, _) = question(&mut tool);
+    let pending = format!("client-pending-auth {about} \"WEB_AUTH::https://id.example.com/login?s=2\" 90");
+    assert_eq!(tool.ask(&pending), ["SUCCESS: client-pending-auth command succeeded"]);
+    let page = "open this page to log in: https://id.example.com/login?s=2";
+    assert!(said(&client, page), "{}\n{}", client.log(), server.log());
+    assert!(!client.log().contains("connected to"), "{}", client.log());
+    assert_eq!(tool.ask(&format!("client-auth-nt {about}")), ["SUCCESS: client-auth-nt command succeeded"]);
+    assert!(said(&client, "connected to"), "{}\n{}", client.log(), server.log());
+}
