@@ -8,6 +8,7 @@
 
 use super::profile::{Profile, Rejected, Remote};
 use super::prompt::{self, Asked};
+use super::proxy::{Login, LoginError, Proxy};
 use super::server::{Outlet, Word};
 use super::session::{Event as SessionEvent, Session, Words, random};
 use super::verify::in_words;
@@ -37,6 +38,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How long a TCP connection may take to be made.
 const TCP_CONNECT: Duration = Duration::from_secs(10);
+/// How long a proxy may take to connect to the server.
+const PROXY_CONNECT: Duration = Duration::from_secs(30);
 /// How long the last word may take to leave.
 const FAREWELL: Duration = Duration::from_millis(50);
 /// How long a server may take to decide if keys are never renewed.
@@ -54,6 +57,8 @@ enum End {
     Lost(String, Option<u32>),
     /// Worth another try with the answer to this.
     Asks(Challenge),
+    /// Worth another try with a login for this proxy.
+    ProxyAsks(usize),
     /// Not worth one.
     Fatal(anyhow::Error),
 }
@@ -109,13 +114,18 @@ async fn run(mut profile: Profile) -> Result<()> {
             End::Asks(challenge) => {
                 let _ = plane.command(Command::PeerDel(SERVER));
                 log::info!("{} asks: {}", remote.host, shown(&challenge.text));
-                let mut asked = Asked::new(format!("{} ", shown(&challenge.text)), challenge.echo);
-                let answer = tokio::select! {
-                    answer = asked.answer() => answer?,
-                    () = stop.asked() => return Ok(()),
-                };
+                let question = format!("{} ", shown(&challenge.text));
+                let Some(answer) = ask(question, challenge.echo, &mut stop).await? else { return Ok(()) };
                 turn.login = Some((challenge.user.clone(), challenge.password(&answer)));
                 // The same server again.
+                attempt -= 1;
+                continue;
+            }
+            End::ProxyAsks(number) => {
+                let [name, password] = prompt::for_proxy(&profile.proxies[number].host);
+                let Some(name) = ask(name, true, &mut stop).await? else { return Ok(()) };
+                let Some(password) = ask(password, false, &mut stop).await? else { return Ok(()) };
+                profile.proxies[number].login = Login::Known(name, password);
                 attempt -= 1;
                 continue;
             }
@@ -135,6 +145,15 @@ async fn run(mut profile: Profile) -> Result<()> {
             () = tokio::time::sleep(wait) => {}
             () = stop.asked() => return Ok(()),
         }
+    }
+}
+
+/// Asks the user. `None`: the client is to end.
+async fn ask(question: String, echo: bool, stop: &mut Stop) -> Result<Option<String>> {
+    let mut asked = Asked::new(question, echo);
+    tokio::select! {
+        answer = asked.answer() => answer.map(Some),
+        () = stop.asked() => Ok(None),
     }
 }
 
@@ -235,10 +254,22 @@ async fn one(
     };
     let (session, socket, address) = match opened {
         Ok(opened) => opened,
-        Err(e) => return End::Lost(format!("{e:#}"), None),
+        Err(e) => {
+            let login = e.downcast_ref::<LoginError>().copied();
+            return match (login, remote.proxy) {
+                (Some(LoginError::Needed), Some(number)) => End::ProxyAsks(number),
+                (Some(LoginError::Refused), _) => End::Fatal(e),
+                _ => End::Lost(format!("{e:#}"), None),
+            };
+        }
     };
     let how = if remote.transport == Transport::Tcp { "TCP" } else { "UDP" };
-    log::info!("connecting to {} ({address}) over {how}", remote.host);
+    match proxy_of(profile, remote) {
+        Some(proxy) => {
+            log::info!("connecting to {} over {how} through the proxy {} ({address})", remote.host, proxy.host);
+        }
+        None => log::info!("connecting to {} ({address}) over {how}", remote.host),
+    }
     let now = Instant::now();
     let mut attempt = Attempt {
         plane,
@@ -274,19 +305,26 @@ async fn one(
     }
 }
 
-/// A session with its socket. Each TCP connection has a number of its own.
+/// The proxy that is between.
+fn proxy_of<'p>(profile: &'p Profile, remote: &Remote) -> Option<&'p Proxy> {
+    remote.proxy.and_then(|number| profile.proxies.get(number))
+}
+
+/// A session with its socket. Each TCP connection has a number of its own. Through a proxy, the address is the proxy's.
 async fn open(
     plane: &Arc<dyn Plane>,
     profile: &Profile,
     remote: &Remote,
     turn: &Turn,
 ) -> Result<(Session, SocketId, SocketAddr)> {
-    let found = tokio::net::lookup_host((remote.host.as_str(), remote.port)).await?;
+    let proxy = proxy_of(profile, remote);
+    let (host, port) = proxy.map_or((&remote.host, remote.port), |proxy| (&proxy.host, proxy.port));
+    let found = tokio::net::lookup_host((host.as_str(), port)).await?;
     let found: Vec<SocketAddr> = found.filter(|address| remote.family.takes(address)).collect();
     // Each round through the servers uses the host's next address.
     let round = (turn.attempt - 1) / profile.remotes.len() as u64;
     let address = found.get((round % found.len().max(1) as u64) as usize);
-    let address = *address.with_context(|| format!("{} does not resolve to an address", remote.host))?;
+    let address = *address.with_context(|| format!("{host} does not resolve to an address"))?;
     let tcp = remote.transport == Transport::Tcp;
     let cipher = profile.ciphers[0].name();
     let auth = matches!(profile.wrap, WrapKey::Auth { .. });
@@ -322,8 +360,14 @@ async fn open(
     let socket = if tcp {
         let limit = profile.connect_timeout.min(TCP_CONNECT);
         let connecting = tokio::time::timeout(limit, tokio::net::TcpStream::connect(address));
-        let stream = connecting.await.context("no answer")??;
+        let mut stream = connecting.await.context("no answer")??;
         stream.set_nodelay(true)?;
+        if let Some(proxy) = proxy {
+            let limit = profile.connect_timeout.min(PROXY_CONNECT);
+            let opened = tokio::time::timeout(limit, proxy.open(&mut stream, &remote.host, remote.port)).await;
+            let opened = opened.unwrap_or_else(|_| Err(anyhow!("it does not answer")));
+            opened.with_context(|| format!("the proxy {host}"))?;
+        }
         let socket = SocketId::new(0, 1 << 47 | turn.connection);
         let fd = stream.into_std()?.into();
         plane.command(Command::SocketNew { lane: 0, socket, fd }).map_err(|e| anyhow!("{e}"))?;

@@ -2,6 +2,7 @@
 
 use super::pki::AskPassphrase;
 use super::prompt::{self, Challenge};
+use super::proxy::Proxy;
 use super::tls::Endpoint;
 use anyhow::{Context as _, Result, bail};
 use sealane_ovpn::data::Cipher;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 mod filter;
+mod proxies;
 mod remotes;
 mod tls;
 
@@ -25,8 +27,6 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("secret", "static keys have no forward secrecy"),
     ("fragment", "set the MTU instead (tun-mtu)"),
     ("shaper", "use the system's traffic control: tc qdisc add dev DEVICE root tbf …"),
-    ("http-proxy", "proxies are not supported"),
-    ("socks-proxy", "proxies are not supported"),
     ("pkcs12", "give ca, cert and key in PEM (openssl pkcs12 -in FILE -out FILE.pem -nodes)"),
     ("pkcs11-id", "hardware tokens are not supported"),
     ("pkcs11-providers", "hardware tokens are not supported"),
@@ -164,6 +164,8 @@ const LEFT: &[&str] = &[
 pub struct Profile {
     /// Tried in turn.
     pub remotes: Vec<Remote>,
+    /// Proxies, which [`Remote::proxy`] counts.
+    pub proxies: Vec<Proxy>,
     /// `remote-random`: the order is random.
     pub remote_random: bool,
     /// After this long without an answer, the next server is tried.
@@ -279,6 +281,8 @@ impl Profile {
         let known = |name: &str| {
             IDLE.contains(&name)
                 || LEFT.contains(&name)
+                || proxies::OPTIONS.contains(&name)
+                || proxies::IDLE.contains(&name)
                 || [
                     "remote",
                     "remote-random",
@@ -357,8 +361,10 @@ impl Profile {
         let (wrap, wrap_v2) = wraps(&files, last("tls-auth"), argument("key-direction"), argument("auth"))?;
         let (credentials, questions) = credentials(&files, last("auth-user-pass"), last("static-challenge"))?;
         let options = directives.iter().filter(|d| matches!(d.name(), "route" | "route-ipv6" | "redirect-gateway"));
+        let (remotes, proxies) = remotes::remotes(&directives, base)?;
         Ok(Self {
-            remotes: remotes::remotes(&directives)?,
+            remotes,
+            proxies,
             remote_random: last("remote-random").is_some(),
             connect_timeout: seconds("server-poll-timeout", 120)?.min(seconds("connect-timeout", 120)?),
             device: device(argument("dev").unwrap_or("tun"))?,

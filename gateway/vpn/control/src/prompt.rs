@@ -4,6 +4,7 @@
 //! Lines are read byte by byte: what follows the answer stays for the next question.
 
 use super::profile::Profile;
+use super::proxy::Login;
 use anyhow::{Context as _, Result, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -35,8 +36,12 @@ pub struct Challenge {
 
 /// Asks for what the profile lacks.
 pub fn complete(profile: &mut Profile) -> Result<()> {
-    let Some(wanted) = profile.questions.take() else { return Ok(()) };
     let source = Source::open();
+    for proxy in profile.proxies.iter_mut().filter(|proxy| proxy.login == Login::Ask) {
+        let [name, password] = for_proxy(&proxy.host);
+        proxy.login = Login::Known(source.ask(&name, true, None)?, source.ask(&password, false, None)?);
+    }
+    let Some(wanted) = profile.questions.take() else { return Ok(()) };
     let (name, password) = wanted.known;
     let name = match name {
         Some(name) => name,
@@ -52,6 +57,11 @@ pub fn complete(profile: &mut Profile) -> Result<()> {
     }
     profile.credentials = Some((name, password));
     Ok(())
+}
+
+/// What the user is asked for a proxy: the name, and the password.
+pub fn for_proxy(host: &str) -> [String; 2] {
+    [format!("User name for the proxy {host}: "), format!("Password for the proxy {host}: ")]
 }
 
 /// Asks for a secret, which is not shown.

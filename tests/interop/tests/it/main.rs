@@ -144,6 +144,7 @@ mod tunnel_nat;
 mod tunnel_peers;
 mod tunnel_pki;
 mod tunnel_profiles;
+mod tunnel_proxies;
 mod tunnel_restart;
 mod tunnel_steer;
 mod tunnel_unit;
