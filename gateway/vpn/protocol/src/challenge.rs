@@ -40,7 +40,7 @@ impl Challenge {
         if !is_state || user.len() > MAX_USER || user.chars().any(char::is_control) {
             return None;
         }
-        let has = |flag| flags.split(',').any(|f| f.trim() == flag);
+        let has = |flag: &str| flags.split(',').any(|f| f.trim() == flag);
         Some(Self { text: text.to_owned(), needs_answer: has("R"), echo: has("E"), user, state: state.to_owned() })
     }
 
@@ -76,7 +76,7 @@ impl Step {
             "WEB_AUTH" => url(rest.split_once(':')?.1).map(Self::Open),
             "CR_TEXT" => {
                 let (flags, text) = rest.split_once(':')?;
-                let has = |flag| flags.split(',').any(|f| f.trim() == flag);
+                let has = |flag: &str| flags.split(',').any(|f| f.trim() == flag);
                 Some(Self::Answer { text: text.to_owned(), needs_answer: has("R"), echo: has("E") })
             }
             _ => None,
