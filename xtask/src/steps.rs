@@ -186,7 +186,7 @@ pub fn format(workspace: &Workspace, check: bool) -> anyhow::Result<u8> {
 /// Writes the generated files. The program that does is an example of the crate that has the declarations; it is built with
 /// the features of the whole workspace, as everything is.
 pub fn generate(workspace: &Workspace) -> anyhow::Result<u8> {
-    const PROGRAMS: [&str; 3] = ["generate", "generate-api", "generate-import"];
+    const PROGRAMS: [&str; 4] = ["generate", "generate-api", "generate-import", "generate-client-options"];
     let mut build = Checks::On.cargo(workspace);
     build.args(["build", "--release", "--workspace"]).args(PROGRAMS.iter().flat_map(|name| ["--example", name]));
     let mut worst = run(build, workspace)?;

@@ -58,6 +58,10 @@ pub struct Tunnel {
     pub network4: Option<(Ipv4Addr, u8)>,
     /// Start: the same for IPv6.
     pub network6: Option<(Ipv6Addr, u8)>,
+    /// The first and the last address for clients that have no address of their own, and none of a group.
+    pub pool4: Option<(Ipv4Addr, Ipv4Addr)>,
+    /// The same for IPv6.
+    pub pool6: Option<(Ipv6Addr, Ipv6Addr)>,
     /// Start: clients may reach each other without the system's routing.
     pub client_to_client: bool,
     /// Start: what control packets are wrapped with.
@@ -132,6 +136,8 @@ pub struct Tunnel {
     pub inactive: Option<Duration>,
     /// How many bytes a client must have to be active.
     pub inactive_bytes: u64,
+    /// Clients that are connected for this long must connect again.
+    pub session_timeout: Option<Duration>,
     /// Where the addresses of names are kept.
     pub addresses_file: Option<PathBuf>,
 }
@@ -267,6 +273,8 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     push.extend(section.optional_at(&s::push).map_or_else(Vec::new, |at| options(sink, &at.value)));
     let push_unlisted = section.optional_at(&s::push_unlisted).map_or_else(Vec::new, |at| options(sink, &at.value));
     let networks = [network4.flatten(), network6.flatten()];
+    let [pool4, pool6] = [(&s::pool, networks[0]), (&s::pool6, networks[1])]
+        .map(|(setting, network)| groups::range(&section, setting, network, "the pool"));
     let clients = groups::clients(&section, networks);
     let finds_groups = ldap.as_ref().is_some_and(|ldap| ldap.groups.is_some() || ldap.member_of.is_some());
     // What is wrong with the table is told already.
@@ -306,6 +314,14 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
         mtu,
         network4: network4.flatten().and_then(four),
         network6: network6.flatten().and_then(six),
+        pool4: match pool4 {
+            Some((IpAddr::V4(first), IpAddr::V4(last))) => Some((first, last)),
+            _ => None,
+        },
+        pool6: match pool6 {
+            Some((IpAddr::V6(first), IpAddr::V6(last))) => Some((first, last)),
+            _ => None,
+        },
         client_to_client: section.or(&s::client_to_client),
         wrap,
         wrap_v2,
@@ -344,6 +360,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
         connect_rate,
         inactive,
         inactive_bytes,
+        session_timeout: section.optional(&s::session_timeout),
         addresses_file: section.optional(&s::addresses_file),
     };
     section.finish();

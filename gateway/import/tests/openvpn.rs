@@ -52,7 +52,7 @@ fn a_servers_configuration_is_translated() {
     for line in [
         "server.conf:18: not translated: comp-lzo:",
         "server.conf:20: not translated: shaper 1000:",
-        "server.conf:21: not translated: route 192.168.5.0 255.255.255.0:",
+        "server.conf:21: undecided: route 192.168.5.0 255.255.255.0: no client has this network",
         "server.conf:14: different: data-ciphers AES-256-GCM:AES-256-CBC: AES-256-CBC is not supported",
         "server.conf:10: the same: dh none:",
         "server.conf:19: undecided: plugin /x.so:",
@@ -60,10 +60,10 @@ fn a_servers_configuration_is_translated() {
     ] {
         assert!(said.contains(&format!("/etc/openvpn/{line}")), "{line}: {said}");
     }
-    assert_eq!(report.count(Outcome::Undecided), 2, "{said}");
+    assert_eq!(report.count(Outcome::Undecided), 3, "{said}");
     assert_eq!(Outcome::ALL.map(|o| report.count(o)).iter().sum::<usize>(), report.directives(), "{said}");
     let json: serde_json::Value = serde_json::from_str(&report.to_json()).expect("JSON");
-    assert_eq!(json["counts"]["undecided"], 2);
+    assert_eq!(json["counts"]["undecided"], 3);
     assert!(toml.parse::<toml::Table>().is_ok(), "{toml}");
     for (wrong, place) in [("client\nremote x 1\n", ":1"), ("port 1\n<ca>\n", ":2"), ("proto quic\n", ":1")] {
         let failed = openvpn::import(&Memory::of(FILE, wrong.as_bytes()), Path::new(FILE)).unwrap_err();
@@ -109,7 +109,7 @@ fn the_last_of_repeated_options_counts_and_several_addresses_are_kept() {
 fn management_and_limits_are_translated() {
     let text = format!(
         "{REST}management run/m.sock unix\nmanagement-client-auth\nconnect-freq 100 10\ninactive 3600 1000\nifconfig-pool-persist \
-         ipp.txt\nusername-as-common-name\n"
+         ipp.txt\nusername-as-common-name\nsession-timeout 86400\n"
     );
     let Imported { toml, report, .. } = imported(&text);
     let all = lines(&toml);
@@ -119,6 +119,7 @@ fn management_and_limits_are_translated() {
         "connect_rate = \"10/s\"",
         "inactive = \"3600s\"",
         "inactive_bytes = 1000",
+        "session_timeout = \"86400s\"",
         "addresses_file = \"/etc/openvpn/ipp.txt\"",
         "username_as_common_name = true",
     ] {
@@ -133,6 +134,8 @@ fn management_and_limits_are_translated() {
         ("connect-freq 0 1", "undecided"),
         ("connect-freq 1 0", "undecided"),
         ("inactive soon", "undecided"),
+        ("session-timeout soon", "undecided"),
+        ("session-timeout 0", "the same"),
         ("max-clients [::1]mtu", "undecided"),
         ("mssfix \"1 = 2\"", "undecided"),
         ("tun-mtu +1400", "the same"),
@@ -141,6 +144,53 @@ fn management_and_limits_are_translated() {
         let said = report.to_text(true);
         assert!(said.contains(&format!("server.conf:6: {outcome}: {}", line.replace('"', ""))), "{line}: {said}");
         assert!(toml.parse::<toml::Table>().is_ok(), "{toml}");
+    }
+}
+
+#[test]
+fn a_pool_is_translated() {
+    // As people write it who want fixed addresses beside the pool.
+    let rest =
+        "mode server\ntls-server\ntopology subnet\nca ca.crt\ncert server.crt\nkey server.key\ntls-crypt t.key\n";
+    let text = format!(
+        "{rest}ifconfig 10.8.0.1 255.255.255.0\nifconfig-pool 10.8.0.100 10.8.0.199 255.255.255.0\nifconfig-ipv6 fd00:8::1/64 \
+         fd00:8::2\nifconfig-ipv6-pool fd00:8::2000/64\n"
+    );
+    let Imported { toml, report, .. } = imported(&text);
+    let all = lines(&toml);
+    for line in [
+        "network = \"10.8.0.1/24\"",
+        "pool = \"10.8.0.100-10.8.0.199\"",
+        "network6 = \"fd00:8::1/64\"",
+        "pool6 = \"fd00:8::2000-fd00:8::1:1fff\"",
+    ] {
+        assert!(all.contains(&line), "{line}\n{toml}");
+    }
+    assert!(report.undecided().is_empty(), "{:?}", report.undecided());
+    assert_eq!(report.count(Outcome::Different), 0, "{}", report.to_text(true));
+    let rest = rest.replace("mode server\ntls-server\n", "");
+    for (lines, said) in [
+        (
+            "server 10.8.0.0 255.255.255.0 nopool\nifconfig-pool 10.8.0.100 10.8.0.199",
+            "different: server 10.8.0.0 255.255.255.0 nopool",
+        ),
+        (
+            "server 10.8.0.0 255.255.255.0 nopool\nifconfig-pool 10.8.0.100 10.8.0.199 255.255.0.0",
+            "different: ifconfig-pool 10.8.0.100 10.8.0.199 255.255.0.0: clients get the mask of the network",
+        ),
+        ("ifconfig 10.8.0.1 10.8.0.2", "undecided: ifconfig 10.8.0.1 10.8.0.2"),
+        (
+            "server 10.8.0.0 255.255.255.0 nopool\nifconfig-pool 10.8.0.100 somewhere",
+            "undecided: ifconfig-pool 10.8.0.100 somewhere",
+        ),
+        // The network of the pool is another one: Sealane refuses it.
+        (
+            "server 10.8.0.0 255.255.255.0 nopool\nifconfig-pool 10.9.0.100 10.9.0.199",
+            "\"10.9.0.100-10.9.0.199\" cannot be the pool",
+        ),
+    ] {
+        let Imported { report, .. } = imported(&format!("{rest}{lines}\n"));
+        assert!(report.to_text(true).contains(said), "{lines}: {}", report.to_text(true));
     }
 }
 
@@ -177,13 +227,19 @@ fn files_of_clients_become_tables() {
         "ccd/alice~:1: the same: the whole file: skipped",
         "ccd/DEFAULT:3: not translated: push comp-lzo no:",
         "server.conf:7: the same: route 10.1.0.0 255.255.0.0:",
-        "server.conf:8: not translated: route 10.3.0.0 255.255.0.0:",
+        "server.conf:8: undecided: route 10.3.0.0 255.255.0.0:",
     ] {
         assert!(said.contains(&format!("/etc/openvpn/{line}")), "{line}: {said}");
     }
-    assert_eq!(report.count(Outcome::Undecided), 1, "{said}");
-    // A folder that is not there may have restricted clients.
-    assert_eq!(imported(&text).report.count(Outcome::Undecided), 1);
+    assert_eq!(report.count(Outcome::Undecided), 2, "{said}");
+    // A folder that is not there may have restricted clients, and the networks may be behind them.
+    assert_eq!(imported(&text).report.count(Outcome::Undecided), 3);
+    let outside = format!("{REST}route 10.1.0.0 255.255.0.0 net_gateway\n");
+    let said = imported(&outside).report.to_text(true);
+    assert!(
+        said.contains("undecided: route 10.1.0.0 255.255.0.0 net_gateway: is a route outside the tunnel"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -240,6 +240,13 @@ fn describe(s: &Status) -> String {
         let servers: Vec<String> = u.servers.iter().map(|s| format!("{} {}", s.name, state(s))).collect();
         let _ = writeln!(t, "upstream       {}: {}", u.name, servers.join(", "));
     }
+    if let Some(tunnel) = &s.tunnel {
+        let _ = writeln!(
+            t,
+            "tunnel         {} connected, interface {}, data plane {}",
+            tunnel.connected, tunnel.interface, tunnel.plane
+        );
+    }
     for line in temporary(s) {
         let _ = writeln!(t, "temporary      {line}");
     }

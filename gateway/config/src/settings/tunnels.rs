@@ -43,6 +43,11 @@ table! {
     network: Text = Text, described("at least one of `network` and `network6` is required"), example("10.8.0.0/24");
     /// The clients' IPv6 network.
     network6: Text = Text, described("at least one of `network` and `network6` is required"), example("fd00:8::/64");
+    /// The addresses for clients without a fixed `address` and without `addresses` of a group, a part of `network`
+    /// (`ifconfig-pool` of OpenVPN): `10.8.0.64/26` or `10.8.0.100-10.8.0.199`.
+    pool: Text = Text, described("all addresses of the network"), example("10.8.0.2-10.8.0.127");
+    /// The same for IPv6, a part of `network6`.
+    pool6: Text = Text, described("all addresses of the network"), example("fd00:8::1000-fd00:8::1fff");
     /// The interface's name, at most 15 characters.
     device: Text = Text, described("`sealane0`, or the next free name"), example("tun0");
     /// PEM file of the CAs that sign the clients' certificates.
@@ -182,6 +187,9 @@ table! {
     inactive: Time = Time::TIMEOUT, described("none: clients stay connected"), example("8h");
     /// The number of bytes that a client must send and receive in the time `inactive`, together.
     inactive_bytes: Size = Size(1..=i64::MAX as u64), default(1), needs("inactive");
+    /// The longest time that a client may stay connected, like `session-timeout` of OpenVPN. After this time, the server tells
+    /// the client to connect again (`RESTART`), so that its certificate and password are checked again.
+    session_timeout: Time = Time::TIMEOUT, described("none: clients stay connected"), example("24h");
     /// A file of `name,address,address6` lines (`ifconfig-pool-persist` of OpenVPN): names get the same addresses
     /// again after a restart. The gateway reads the file at the start. It writes the file after changes, at most every
     /// 10 s, and when it stops.
@@ -199,11 +207,11 @@ table! {
     /// [the tunnel](page:tunnel#kernel-data-plane).
     data_plane: Choice<DataPlane> = Choice(&[
         ("auto", DataPlane::Auto), ("user", DataPlane::User), ("kernel", DataPlane::Kernel)]), default("auto");
-    /// A file of events, one JSON object per line: `connect`, `refuse`, `renew`, `move`, `key_exchange_failed`,
+    /// A file of events, one JSON object per line: `connect`, `refused`, `renew`, `move`, `key_exchange_failed`,
     /// `disconnect`, `take_over`, `left_out` (see [the tunnel](page:tunnel#limits-before-authentication)). `sealane
     /// reopen-logs` and a reload open the file again.
     log: Output = Output, example("/var/log/sealane/tunnel.log");
-    /// A program that is started for each event (`connect`, `disconnect`, `renew`, `refuse`). The program gets the
+    /// A program that is started for each event (`connect`, `disconnect`, `renew`, `refused`). The program gets the
     /// event as a line of JSON on its standard input, as in `log`. The gateway delivers one event after the other. It
     /// kills a program after 10 s. At most 1,024 events can wait; further events are lost (counter
     /// `sealane_tunnel_control_total{what="events_lost"}`).

@@ -220,10 +220,10 @@ pub(super) fn read(section: &Section, [network4, network6]: Networks, finds_grou
             let message = "no client can be in this group: there is no directory that names groups";
             sink.error(&span, message, Some(HOW_GROUPS.to_owned()));
         }
-        if let Some((IpAddr::V4(first), IpAddr::V4(last))) = range(&section, &g::addresses, network4) {
+        if let Some((IpAddr::V4(first), IpAddr::V4(last))) = range(&section, &g::addresses, network4, OF_GROUP) {
             group.addresses4 = Some((first, last));
         }
-        if let Some((IpAddr::V6(first), IpAddr::V6(last))) = range(&section, &g::addresses6, network6) {
+        if let Some((IpAddr::V6(first), IpAddr::V6(last))) = range(&section, &g::addresses6, network6, OF_GROUP) {
             group.addresses6 = Some((first, last));
         }
         routes(sink, section.optional_at(&g::routes).map_or_else(Vec::new, |at| at.value), &mut group.push);
@@ -263,8 +263,16 @@ fn overlap(one: &TunnelGroup, other: &TunnelGroup) -> bool {
     both(one.addresses4, other.addresses4) || both(one.addresses6, other.addresses6)
 }
 
-/// `10.8.1.0/24` or `10.8.1.10-10.8.1.99`, within the tunnel's network.
-fn range(section: &Section, setting: &Setting<Text>, network: Option<(IpAddr, u8)>) -> Option<(IpAddr, IpAddr)> {
+/// What the addresses of a group are, for messages.
+const OF_GROUP: &str = "the addresses of a group";
+
+/// `10.8.1.0/24` or `10.8.1.10-10.8.1.99`, within the tunnel's network. `what`: what these addresses are.
+pub(super) fn range(
+    section: &Section,
+    setting: &Setting<Text>,
+    network: Option<(IpAddr, u8)>,
+    what: &str,
+) -> Option<(IpAddr, IpAddr)> {
     let At { value, span } = section.optional_at(setting)?;
     let parsed = match value.split_once('-') {
         Some((first, last)) => first.trim().parse().ok().zip(last.trim().parse().ok()),
@@ -277,7 +285,7 @@ fn range(section: &Section, setting: &Setting<Text>, network: Option<(IpAddr, u8
     if good.is_none() {
         let help = "write a part of the tunnel's network, as in \"10.8.1.0/24\" or \"10.8.0.100-10.8.0.199\"; the network \
                     itself may be larger: network = \"10.8.0.0/16\"";
-        section.sink.error(&span, format!("\"{value}\" cannot be the addresses of a group"), Some(help.to_owned()));
+        section.sink.error(&span, format!("\"{value}\" cannot be {what}"), Some(help.to_owned()));
     }
     good
 }

@@ -66,6 +66,9 @@ fn what_openvpn_has_and_we_have_not_is_named() {
         ("max_sessions = 3", "\"max_sessions\" has no effect", "duplicate_names = true"),
         ("inactive_bytes = 1000", "\"inactive_bytes\" has no effect", "inactive = "),
         ("connect_rate = \"100\"", "is not a rate", "100/s"),
+        ("pool = \"10.9.0.100-10.9.0.199\"", "\"10.9.0.100-10.9.0.199\" cannot be the pool", "10.8.0.100-10.8.0.199"),
+        ("pool = \"10.8.0.99-10.8.0.10\"", "cannot be the pool", "a part of the tunnel's network"),
+        ("pool6 = \"fd00:8::1000/116\"", "cannot be the pool", "a part of the tunnel's network"),
         (
             "[[tunnel.group]]\nname = \"a\"\naddresses = \"10.9.0.0/24\"",
             "cannot be the addresses of a group",

@@ -7,7 +7,7 @@ use crate::output::{list, quoted};
 use sealane_ovpn::data::Cipher;
 use sealane_ovpn::file::{NameRule, usage_oid};
 use sealane_ovpn::push::length;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 pub(super) const NO_NETWORK: &str = "is not a network: write its address and its mask";
 
@@ -33,6 +33,17 @@ pub(super) fn not_pushed(option: &str) -> Option<(Outcome, &'static str)> {
     }
 }
 
+/// `ifconfig-ipv6-pool FIRST/LENGTH` as a range: from the first address to the last one of its network, but no more addresses
+/// than OpenVPN gives.
+fn pool6(base: &str) -> Option<String> {
+    let (first, len) = base.split_once('/')?;
+    let first: Ipv6Addr = first.parse().ok()?;
+    let len = len.parse::<u32>().ok().filter(|len| (64..=124).contains(len))?;
+    let end = first.to_bits() | u128::MAX.checked_shr(len).unwrap_or(0);
+    let last = end.min(first.to_bits().saturating_add(0xffff));
+    Some(format!("{first}-{}", Ipv6Addr::from_bits(last)))
+}
+
 /// `connect-freq N SECONDS` as a rate, and whether it is exactly that.
 fn rate(count: &str, seconds: &str) -> Option<(String, bool)> {
     let (count, seconds) = (count.parse::<u64>().ok()?, seconds.parse::<u64>().ok()?);
@@ -55,10 +66,28 @@ pub(super) fn take(d: &Noted, w: &mut Writer, tls_auth: bool, data_ciphers: bool
             Some(len) => {
                 w.set(d, "network", quoted(&format!("{network}/{len}")));
                 if !rest.is_empty() {
-                    w.differs(d, "clients without a fixed address get one from the network: nopool has no counterpart");
+                    let says = "nopool has no counterpart: clients without a fixed address get one from ifconfig-pool, or, \
+                                without ifconfig-pool, from the network";
+                    w.differs(d, says);
                 }
             }
             None => w.decide(d, "no network"),
+        },
+        // The server's address with the network's mask (`topology subnet`), or with the address of the other end.
+        ("ifconfig", [address, mask, ..]) => match (address.parse::<Ipv4Addr>(), mask.parse().ok().and_then(length)) {
+            (Ok(address), Some(len)) => w.set(d, "network", quoted(&format!("{address}/{len}"))),
+            _ => {
+                w.decide(d, "set `network` in `[tunnel]`, or write `server` in the original and import it again");
+            }
+        },
+        ("ifconfig-ipv6", [network, ..]) => w.set(d, "network6", quoted(network)),
+        ("ifconfig-pool", [first, last, ..]) => match (first.parse::<Ipv4Addr>(), last.parse::<Ipv4Addr>()) {
+            (Ok(first), Ok(last)) => w.set(d, "pool", quoted(&format!("{first}-{last}"))),
+            _ => w.decide(d, "is not a range of addresses"),
+        },
+        ("ifconfig-ipv6-pool", [base, ..]) => match pool6(base) {
+            Some(pool) => w.set(d, "pool6", quoted(&pool)),
+            None => w.decide(d, "is not an address with a prefix length"),
         },
         ("server-ipv6", [network, ..]) => w.set(d, "network6", quoted(network)),
         ("dev", [dev, ..]) if dev.starts_with("tap") => w.decide(d, LAYER2),
@@ -138,6 +167,9 @@ pub(super) fn take(d: &Noted, w: &mut Writer, tls_auth: bool, data_ciphers: bool
             Some((outcome, why)) => w.report.say(d.id, outcome, why),
             None => w.push.push(((*option).to_owned(), d.place.clone())),
         },
+        ("route", [_, _, "net_gateway", ..]) | ("route-ipv6", [_, "net_gateway_ipv6", ..]) => {
+            w.decide(d, "is a route outside the tunnel: set it in the network configuration of the system");
+        }
         ("route", [network, rest @ ..]) => {
             match network_of(network, rest.first().copied()).and_then(|network| network.parse().ok()) {
                 Some(prefix) => w.routes.push((d.id, prefix)),
@@ -179,6 +211,11 @@ pub(super) fn take(d: &Noted, w: &mut Writer, tls_auth: bool, data_ciphers: bool
             w.set(d, "inactive", quoted(&format!("{seconds}s")));
             bytes.iter().take(1).for_each(|bytes| w.number(d, "inactive_bytes", bytes));
         }
+        ("session-timeout", [seconds]) if seconds.parse::<u32>().is_ok_and(|n| n > 0) => {
+            w.set(d, "session_timeout", quoted(&format!("{seconds}s")));
+            w.differs(d, "the client is told to connect again at once; OpenVPN tells it nothing");
+        }
+        ("session-timeout", ["0"]) => w.same(d, "there is no limit"),
         ("ifconfig-pool-persist", [_, "0", ..]) => {
             w.missing(d, "a client's fixed address is in [[tunnel.client]]; the file is not read")
         }

@@ -14,6 +14,7 @@ use crate::report::{Id, Place, Report, UNKNOWN};
 use crate::{Failed, Imported, Kind, Parsed, Reader, finish};
 use sealane_ovpn::file::{self, Directive};
 use sealane_tunnel::plane::Prefix;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 /// Translates the configuration of a server. `path` should be absolute, since the paths in the result are from its folder.
@@ -196,6 +197,12 @@ impl Writer<'_> {
             _ => {}
         }
         self.versions(last("tls-version-min"), last("tls-version-max"));
+        let mask = |n: &Noted, at: usize| n.d.words.get(at).map(|mask| mask.parse::<Ipv4Addr>().ok());
+        if let (Some(pool), Some(network)) = (last("ifconfig-pool"), last("server").or(last("ifconfig")))
+            && mask(pool, 3).is_some_and(|of_pool| Some(of_pool) != mask(network, 2))
+        {
+            self.differs(pool, "clients get the mask of the network");
+        }
         let behind = match last("client-config-dir").and_then(|n| Some((n, n.d.words.get(1)?))) {
             Some((n, folder)) => clients::clients(n, &self.base.join(folder), self),
             None => Vec::new(),
@@ -203,9 +210,11 @@ impl Writer<'_> {
         for (id, route) in std::mem::take(&mut self.routes) {
             match behind.iter().any(|b| route.contains(b.address()) && route.len() <= b.len()) {
                 true => self.report.same(id, "routes of a client"),
-                false => self.report.missing(
+                // A stock server would send these packets into the tunnel, and not to where the default route leads.
+                false => self.report.decide(
                     id,
-                    "no client has this network: write it in routes of the [[tunnel.client]] that the network is behind",
+                    "no client has this network: write it in routes of the [[tunnel.client]] that the network is behind; if no \
+                     client has it, only remove this entry from \"undecided\"",
                 ),
             }
         }

@@ -12,12 +12,12 @@ pub(super) const COMPRESSION: &str = "the tunnel never compresses, because compr
 const PEM: &str = "give ca, cert and key in PEM";
 const SUITES: &str = "the suites and groups are ECDHE (X25519, P-256, P-384, post-quantum X25519MLKEM768) with \
                       AES-GCM and ChaCha20-Poly1305, and cannot be changed; is this sufficient?";
-const LIMIT: &str = "Sealane does not limit the duration of a session: if you do not need this limit, only remove its entry from \
-     \"undecided\"";
 pub(super) const LAYER2: &str = "layer 2 is not supported; route instead of bridging";
 const PROCESS: &str = "the systemd unit's sandbox replaces it (docs/how-to/operating.md)";
 const MANAGEMENT: &str = "not needed: programs connect to the Unix socket that management names";
 const CLIENT: &str = "it is an option of clients";
+const ONLY_CLIENT: &str = "it is an option of clients, with which OpenVPN's server does not start; remove it";
+const COMMAND: &str = "it is a command, and no setting of a server; remove it";
 
 /// The options, by name.
 pub const DIRECTIVES: &[(&str, Kind)] = &[
@@ -27,6 +27,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("lport", Translated("`[tunnel] listen`")),
     ("server", Translated("`network`")),
     ("server-ipv6", Translated("`network6`")),
+    ("ifconfig", Translated("`network`, if it has a mask")),
+    ("ifconfig-ipv6", Translated("`network6`")),
+    ("ifconfig-pool", Translated("`pool`")),
+    ("ifconfig-ipv6-pool", Translated("`pool6`")),
     ("dev", Translated("`device`")),
     ("dev-type", Translated("the kind is always `tun`")),
     ("topology", Translated("always `subnet`")),
@@ -60,8 +64,11 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("status", Translated("`status`")),
     ("verify-x509-name", Translated("`verify_x509_name`")),
     ("push", Translated("`push`")),
-    ("route", Translated("`routes` of a client")),
-    ("route-ipv6", Translated("`routes` of a client")),
+    ("route", Translated("`routes` of the client that the network is behind; undecided if there is no such client")),
+    (
+        "route-ipv6",
+        Translated("`routes` of the client that the network is behind; undecided if there is no such client"),
+    ),
     ("ca", Translated("`ca`")),
     ("cert", Translated("`cert`")),
     ("key", Translated("`key`")),
@@ -82,6 +89,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("management-client-auth", Translated("`management_client_auth`")),
     ("connect-freq", Translated("`connect_rate`")),
     ("inactive", Translated("`inactive`")),
+    ("session-timeout", Translated("`session_timeout`")),
     ("ifconfig-pool-persist", Translated("`addresses_file`")),
     // Who may connect.
     (
@@ -124,6 +132,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("pkcs11-id", Undecided(PEM)),
     ("pkcs11-id-management", Undecided(PEM)),
     ("pkcs11-providers", Undecided(PEM)),
+    ("pkcs11-cert-private", Undecided(PEM)),
+    ("pkcs11-pin-cache", Undecided(PEM)),
+    ("pkcs11-private-mode", Undecided(PEM)),
+    ("pkcs11-protected-authentication", Undecided(PEM)),
     ("engine", Undecided("Sealane reads keys only from PEM files: write the key to a PEM file")),
     ("providers", Undecided("Sealane reads keys only from PEM files: write the key to a PEM file")),
     ("management-client", Undecided("the gateway does not connect to a program; the program connects to the socket")),
@@ -164,7 +176,6 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("replay-window", NotNeeded("a window has 4,032 packets")),
     ("opt-verify", NotNeeded("options that must be equal on both sides are always compared")),
     ("disable-occ", NotNeeded("options that must be equal on both sides are always compared")),
-    ("session-timeout", Undecided(LIMIT)),
     ("connect-freq-initial", NotNeeded("first packets are answered without state")),
     ("max-routes-per-client", NotNeeded("a client has at most 1,024 routes")),
     ("block-ipv6", Undecided("use the firewall")),
@@ -176,27 +187,8 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("vlan-accept", Undecided(LAYER2)),
     ("vlan-pvid", Undecided(LAYER2)),
     ("lladdr", Missing(LAYER2)),
-    ("ifconfig", Undecided("set `network` in `[tunnel]`, or write `server` in the original and import it again")),
-    (
-        "ifconfig-ipv6",
-        Undecided("set `network6` in `[tunnel]`, or write `server-ipv6` in the original and import it again"),
-    ),
     ("ifconfig-noexec", NotNeeded("the interface's addresses are always set")),
     ("ifconfig-nowarn", NotNeeded(ALWAYS)),
-    (
-        "ifconfig-pool",
-        Missing(
-            "clients can get any address of the network, not only addresses of this pool (to limit them, write addresses in a \
-             [[tunnel.group]]); a client's fixed address is in [[tunnel.client]]",
-        ),
-    ),
-    (
-        "ifconfig-ipv6-pool",
-        Missing(
-            "clients can get any address of the network, not only addresses of this pool (to limit them, write addresses6 in a \
-             [[tunnel.group]])",
-        ),
-    ),
     ("ifconfig-ipv6-push", Undecided("allowed only in a client's file")),
     ("ifconfig-push", Undecided("allowed only in a client's file")),
     ("iroute", Undecided("allowed only in a client's file")),
@@ -301,6 +293,41 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("max-packet-size", NotNeeded("control packets are at most 1,250 bytes")),
     ("allow-recursive-routing", NotNeeded(CLIENT)),
     ("max-routes", NotNeeded(CLIENT)),
+    ("allow-pull-fqdn", NotNeeded(CLIENT)),
+    ("connect-retry", NotNeeded(CLIENT)),
+    ("connect-retry-max", NotNeeded(CLIENT)),
+    ("connect-timeout", NotNeeded(CLIENT)),
+    ("http-proxy-option", NotNeeded(CLIENT)),
+    ("socks-proxy-retry", NotNeeded(CLIENT)),
+    ("proto-force", NotNeeded(CLIENT)),
+    ("pull-filter", NotNeeded(CLIENT)),
+    ("remote-random", NotNeeded(CLIENT)),
+    ("remote-random-hostname", NotNeeded(CLIENT)),
+    ("rport", NotNeeded(CLIENT)),
+    ("dns-updown", NotNeeded(CLIENT)),
+    ("client", Undecided(ONLY_CLIENT)),
+    ("pull", Undecided(ONLY_CLIENT)),
+    ("tls-client", Undecided(ONLY_CLIENT)),
+    ("auth-user-pass", Undecided(ONLY_CLIENT)),
+    ("static-challenge", Undecided(ONLY_CLIENT)),
+    ("http-proxy", Undecided(ONLY_CLIENT)),
+    ("socks-proxy", Undecided(ONLY_CLIENT)),
+    ("dev-node", Undecided("the tunnel uses TUN devices of Linux only")),
+    ("no-name-remapping", Undecided("OpenVPN has removed this option; names are compared as they are")),
+    ("genkey", Undecided(COMMAND)),
+    ("help", Undecided(COMMAND)),
+    ("mktun", Undecided(COMMAND)),
+    ("rmtun", Undecided(COMMAND)),
+    ("show-ciphers", Undecided(COMMAND)),
+    ("show-curves", Undecided(COMMAND)),
+    ("show-digests", Undecided(COMMAND)),
+    ("show-engines", Undecided(COMMAND)),
+    ("show-gateway", Undecided(COMMAND)),
+    ("show-groups", Undecided(COMMAND)),
+    ("show-pkcs11-ids", Undecided(COMMAND)),
+    ("show-tls", Undecided(COMMAND)),
+    ("test-crypto", Undecided(COMMAND)),
+    ("version", Undecided(COMMAND)),
 ];
 
 /// What becomes of an option.

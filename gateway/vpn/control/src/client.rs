@@ -6,6 +6,9 @@
 //!     └────────────────────────────── after a pause that grows ◀───────────────────────┘
 //! ```
 
+mod reach;
+
+use self::reach::Reach;
 use super::profile::{Profile, Rejected, Remote};
 use super::prompt::{self, Asked};
 use super::proxy::{Login, LoginError, Proxy};
@@ -218,6 +221,8 @@ struct Attempt<'a> {
     remote: SocketAddr,
     /// The name that the server was told.
     user: String,
+    /// Says that there is no server, until one answers.
+    reach: Option<Reach>,
     stage: Stage,
     deadline: Instant,
     /// The deadline for the server's first answer.
@@ -270,6 +275,10 @@ async fn one(
         }
         None => log::info!("connecting to {} ({address}) over {how}", remote.host),
     }
+    let reach = match remote.transport {
+        Transport::Udp => Reach::try_out(address).await.inspect_err(|e| say_unreachable(address, e)).ok(),
+        Transport::Tcp => None,
+    };
     let now = Instant::now();
     let mut attempt = Attempt {
         plane,
@@ -282,6 +291,7 @@ async fn one(
         socket,
         transport: remote.transport,
         remote: address,
+        reach,
         stage: Stage::Connecting,
         ask_at: now,
         collector: Collector::default(),
@@ -308,6 +318,12 @@ async fn one(
 /// The proxy that is between.
 fn proxy_of<'p>(profile: &'p Profile, remote: &Remote) -> Option<&'p Proxy> {
     remote.proxy.and_then(|number| profile.proxies.get(number))
+}
+
+/// Says at once that a server cannot be reached. As a stock client does, the attempt goes on until its time is over: the server may
+/// only be restarting.
+fn say_unreachable(address: SocketAddr, e: &std::io::Error) {
+    log::warn!("{address} cannot be reached: {e}; still trying");
 }
 
 /// A session with its socket. Each TCP connection has a number of its own. Through a proxy, the address is the proxy's.
@@ -401,6 +417,12 @@ impl Attempt<'_> {
                         }
                     }
                 },
+                e = Reach::refused(self.reach.as_ref()) => {
+                    if self.stage == Stage::Connecting {
+                        say_unreachable(self.remote, &e);
+                    }
+                    self.reach = None;
+                }
                 _ = tick.tick() => self.tick(Instant::now())?,
                 answer = answered(&mut self.asked) => {
                     self.asked = None;
@@ -621,7 +643,10 @@ impl Attempt<'_> {
         };
         self.options = options;
         let changed = Pushed::parse(&self.options);
-        self.interface.apply(self.plane.interface(), self.profile, &changed, self.remote.ip())?;
+        if let Some(why) = left_outside(&changed, self.profile.route_nopull) {
+            return Ok(Some(End::Fatal(why)));
+        }
+        self.interface.apply(self.plane.interface(), self.profile, &changed)?;
         log::info!("the server has changed routes or DNS servers");
         Ok(None)
     }
@@ -637,6 +662,9 @@ impl Attempt<'_> {
         }
         if let Some(cipher) = &pushed.unknown_cipher {
             bail!("the server requests the cipher {cipher}, which is not supported");
+        }
+        if let Some(why) = left_outside(&pushed, self.profile.route_nopull) {
+            return Err(why);
         }
         let options = self.session.message(0).map_or("", |m| &m.options);
         for what in unknown_framing(options).filter(|what| !(pushed.stub && *what == COMPRESSION)) {
@@ -686,7 +714,7 @@ impl Attempt<'_> {
     fn plane_event(&mut self, event: Event, now: Instant) -> Result<Option<End>> {
         match event {
             Event::KeyInstalled { key_id: 0, .. } if self.stage == Stage::Installing => {
-                self.interface.apply(self.plane.interface(), self.profile, &self.pushed, self.remote.ip())?;
+                self.interface.apply(self.plane.interface(), self.profile, &self.pushed)?;
                 self.stage = Stage::Connected;
                 self.key_since = now;
                 let address = |a: Option<String>| a.unwrap_or_default();
@@ -766,6 +794,23 @@ fn failed(e: anyhow::Error) -> End {
     }
 }
 
+/// Why the client does not connect if a server wants that nothing passes outside the tunnel: a user who relies on that must not
+/// find out later. `nopull`: the profile wants no routes from the server.
+fn left_outside(pushed: &Pushed, nopull: bool) -> Option<anyhow::Error> {
+    let (what, instead) = match pushed {
+        _ if nopull => return None,
+        Pushed { redirect_gateway: true, .. } => {
+            ("redirect-gateway", "set the routes 0.0.0.0/1 and 128.0.0.0/1 through the tunnel yourself")
+        }
+        Pushed { block_ipv6: true, .. } => ("block-ipv6", "block IPv6 with the firewall"),
+        _ => return None,
+    };
+    Some(anyhow!(
+        "the server requests `{what}`, but this client cannot do it, and traffic would pass outside the tunnel; to connect \
+         anyway, add the line `pull-filter ignore \"{what}\"` to the profile, and {instead}"
+    ))
+}
+
 /// How an attempt ends when the profile rejects an option of the server.
 fn rejected(Rejected(option): &Rejected) -> End {
     End::Lost(format!("the server's option `{}` is rejected by pull-filter", shown(option)), None)
@@ -785,7 +830,7 @@ struct Interface {
 }
 
 impl Interface {
-    fn apply(&mut self, name: &str, profile: &Profile, pushed: &Pushed, server: IpAddr) -> Result<()> {
+    fn apply(&mut self, name: &str, profile: &Profile, pushed: &Pushed) -> Result<()> {
         let mut netlink = Netlink::route()?;
         let index = netlink.link_index(name)?;
         let mtu = pushed.mtu.unwrap_or(profile.mtu).clamp(576, 9000);
@@ -811,13 +856,6 @@ impl Interface {
         for from in theirs.into_iter().chain([&own]) {
             routes.extend(from.routes.iter().map(|(a, n)| (IpAddr::V4(*a), *n)));
             routes.extend(from.routes6.iter().map(|(a, n)| (IpAddr::V6(*a), *n)));
-            if from.redirect_gateway {
-                log::info!(
-                    "redirect-gateway asks for all traffic to go through the tunnel; this client does not set these routes. \
-                     Set them yourself: first {server} through this machine's default gateway, then 0.0.0.0/1 and \
-                     128.0.0.0/1 through {name}"
-                );
-            }
         }
         for (address, len) in self.routes.extract_if(.., |route| !routes.contains(route)) {
             // One that somebody else has deleted is gone as well.
@@ -851,6 +889,20 @@ mod tests {
         };
         assert_eq!([limit(None, 3600), limit(Some(300), 3600), limit(Some(u32::MAX), 3600)], [60, 300, 1800]);
         assert_eq!([limit(Some(u32::MAX), 0), limit(Some(u32::MAX), 10), limit(Some(5), 0)], [1800, 60, 5]);
+    }
+
+    #[test]
+    fn what_is_to_stay_inside_the_tunnel_is_not_left_outside() {
+        let why = |options: &[&str], nopull| {
+            let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
+            left_outside(&Pushed::parse(&options), nopull).map(|e| e.to_string())
+        };
+        let refused = why(&["route 10.1.0.0 255.255.0.0", "redirect-gateway def1"], false).expect("refused");
+        assert!(refused.contains("pull-filter ignore \"redirect-gateway\""), "{refused}");
+        let refused = why(&["block-ipv6"], false).expect("refused");
+        assert!(refused.contains("pull-filter ignore \"block-ipv6\""), "{refused}");
+        assert_eq!(why(&["redirect-gateway def1", "block-ipv6"], true), None);
+        assert_eq!(why(&["route 10.1.0.0 255.255.0.0", "block-outside-dns"], false), None);
     }
 
     #[test]

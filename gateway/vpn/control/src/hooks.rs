@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// How much of an answer is read.
 const MAX_ANSWER: usize = 4096;
 /// What is delivered of the events in the log; the others are about the server.
-const DELIVERED: [&str; 4] = ["connect", "disconnect", "renew", "refuse"];
+const DELIVERED: [&str; 4] = ["connect", "disconnect", "renew", "refused"];
 
 /// Where events are delivered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

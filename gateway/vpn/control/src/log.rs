@@ -114,7 +114,7 @@ impl EventLog {
 fn logged(event: &str, client: &str, more: &[(&str, Value)]) -> String {
     use std::fmt::Write as _;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let grave = if matches!(event, "refuse" | "key_exchange_failed" | "left_out") { "W" } else { "I" };
+    let grave = if matches!(event, "refused" | "key_exchange_failed" | "left_out") { "W" } else { "I" };
     let mut line = format!("{now},{grave},{client}{}{event}", if client.is_empty() { "" } else { ": " });
     for (name, value) in more {
         // Writing to a string cannot fail.

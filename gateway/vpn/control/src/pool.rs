@@ -1,6 +1,6 @@
 //! Addresses for clients. One that comes back gets the address it had, as long as nobody else needs it.
 //!
-//! Groups may have ranges of their own, which other clients do not get.
+//! Groups may have ranges of their own, which other clients do not get. The range of the others may be a part of the network.
 
 use sealane_config::TunnelGroup;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -56,6 +56,8 @@ impl Range {
 #[derive(Debug)]
 struct Family {
     common: Range,
+    /// The first and the last address that a client can have.
+    usable: (u128, u128),
     groups: HashMap<String, Range>,
     taken: HashSet<u128>,
     /// Set aside for clients of the configuration.
@@ -72,11 +74,19 @@ impl Family {
             common.excluded.push((range.first, range.last));
             ranges.insert(name.to_owned(), range);
         }
-        Self { common, groups: ranges, taken: HashSet::new(), reserved, remembered: HashMap::new() }
+        let usable = (low, last);
+        Self { common, usable, groups: ranges, taken: HashSet::new(), reserved, remembered: HashMap::new() }
+    }
+
+    /// Clients without a group's addresses get only these.
+    fn limit(&mut self, first: u128, last: u128) {
+        let (low, high) = self.usable;
+        let excluded = std::mem::take(&mut self.common.excluded);
+        self.common = Range { excluded, ..Range::new(first.max(low), last.min(high)) };
     }
 
     fn take(&mut self, name: &str, group: Option<&str>) -> Option<u128> {
-        let Self { common, groups, taken, reserved, remembered } = self;
+        let Self { common, groups, taken, reserved, remembered, .. } = self;
         let range = group.and_then(|group| groups.get_mut(group)).unwrap_or(common);
         let is_free = |address: u128| !taken.contains(&address) && !reserved.contains(&address);
         let before = remembered.get(name).copied().filter(|a| range.contains(*a) && is_free(*a));
@@ -152,6 +162,17 @@ impl Pool {
             Family::new(first, network + host.saturating_sub(1), network + 1, set, groups.collect())
         });
         Self { four, six }
+    }
+
+    /// Clients without a fixed address and without a group's addresses get only these.
+    pub fn limited(mut self, four: Option<(Ipv4Addr, Ipv4Addr)>, six: Option<(Ipv6Addr, Ipv6Addr)>) -> Self {
+        if let (Some(family), Some((first, last))) = (&mut self.four, four) {
+            family.limit(first.to_bits().into(), last.to_bits().into());
+        }
+        if let (Some(family), Some((first, last))) = (&mut self.six, six) {
+            family.limit(first.to_bits(), last.to_bits());
+        }
+        self
     }
 
     /// Addresses for a client: the fixed ones where it has them, else its group's.
@@ -295,6 +316,39 @@ mod tests {
         let take = |pool: &mut Pool, group| pool.take("a", Addresses::default(), group).expect("free").four;
         assert_eq!(take(&mut pool, None), Some([10, 8, 0, 11].into()));
         assert_eq!(take(&mut pool, Some("staff")), Some([10, 8, 0, 7].into()));
+    }
+
+    #[test]
+    fn the_pool_may_be_a_part_of_the_network() {
+        let group = TunnelGroup {
+            name: "staff".to_owned(),
+            addresses4: Some(([10, 8, 0, 12].into(), [10, 8, 0, 13].into())),
+            ..TunnelGroup::default()
+        };
+        let bits = |low: u128| Ipv6Addr::from_bits((0xfd_u128 << 120) + low);
+        let network: (Option<(Ipv4Addr, u8)>, _) = (Some(([10, 8, 0, 1].into(), 28)), Some((bits(1), 64)));
+        let four: Option<(Ipv4Addr, Ipv4Addr)> = Some(([10, 8, 0, 10].into(), [10, 8, 0, 15].into()));
+        let mut pool =
+            Pool::new(network.0, network.1, std::iter::empty(), &[group]).limited(four, Some((bits(1), bits(3))));
+        let mut all = |group: Option<&str>| -> Vec<(u8, u128)> {
+            let mut one = || {
+                let got = pool.take("n", Addresses::default(), group).ok()?;
+                Some((got.four?.octets()[3], got.six?.to_bits() & 0xffff))
+            };
+            std::iter::from_fn(&mut one).collect()
+        };
+        // The network's own IPv6 address is not given, so there are two; and low ones, where the pool says so.
+        assert_eq!(all(None), [(10, 2), (11, 3)]);
+        assert!(all(Some("staff")).is_empty(), "no IPv6 address is left");
+        let fixed = Addresses { four: Some([10, 8, 0, 2].into()), six: Some(bits(0x99)) };
+        assert_eq!(pool.take("fixed", fixed, None), Ok(fixed));
+        let mut pool = Pool::new(network.0, None, std::iter::empty(), &[]).limited(four, None);
+        // What the name had before the pool was made smaller is not given again.
+        pool.remember("a", Addresses { four: Some([10, 8, 0, 5].into()), six: None });
+        let all: Vec<u8> =
+            std::iter::from_fn(|| Some(pool.take("a", Addresses::default(), None).ok()?.four?.octets()[3])).collect();
+        // The last is the broadcast's.
+        assert_eq!(all, [10, 11, 12, 13, 14]);
     }
 
     #[test]

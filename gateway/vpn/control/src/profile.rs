@@ -14,11 +14,13 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 mod filter;
+mod options;
 mod proxies;
 mod remotes;
 mod tls;
 
 pub use filter::{PullFilter, Rejected};
+pub use options::{Outcome, outcome, reference};
 pub use remotes::{Family, Remote};
 
 /// Options that make the tunnel another one than we can do, or that restrict it in a way that we cannot: why, or what
@@ -44,6 +46,73 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("chroot", "use the service manager's sandbox"),
     ("route-noexec", "use route-nopull"),
     ("config", "copy the lines of the other file into this file"),
+    ("redirect-gateway", "the client does not change the default route: set the routes yourself, and remove this line"),
+    ("block-ipv6", "the client does not block what passes outside the tunnel: use the firewall, and remove this line"),
+    (
+        "block-outside-dns",
+        "the client does not block what passes outside the tunnel: use the firewall, and remove this line",
+    ),
+];
+
+/// Options that OpenVPN has on Windows only. On other systems, it skips them where the profile allows it.
+const WINDOWS: &[&str] = &["block-outside-dns"];
+
+/// What is done as it says.
+const SUPPORTED: &[&str] = &[
+    "remote",
+    "remote-random",
+    "connection",
+    "server-poll-timeout",
+    "connect-timeout",
+    "pull-filter",
+    "verify-hash",
+    "extra-certs",
+    "static-challenge",
+    "data-ciphers-fallback",
+    "ncp-ciphers",
+    "proto",
+    "port",
+    "rport",
+    "dev",
+    "ca",
+    "cert",
+    "key",
+    "askpass",
+    "http-proxy",
+    "http-proxy-option",
+    "http-proxy-user-pass",
+    "socks-proxy",
+    "crl-verify",
+    "verify-x509-name",
+    "remote-cert-tls",
+    "remote-cert-eku",
+    "remote-cert-ku",
+    "peer-fingerprint",
+    "tls-version-min",
+    "tls-version-max",
+    "tls-cipher",
+    "tls-ciphersuites",
+    "tls-groups",
+    "ecdh-curve",
+    "tls-auth",
+    "tls-crypt",
+    "tls-crypt-v2",
+    "cipher",
+    "data-ciphers",
+    "auth-user-pass",
+    "reneg-sec",
+    "tran-window",
+    "hand-window",
+    "route",
+    "route-ipv6",
+    "tun-mtu",
+    "route-nopull",
+    "ping",
+    "ping-restart",
+    "ping-exit",
+    "keepalive",
+    "dhcp-option",
+    "compat-mode",
 ];
 
 /// What means nothing here, is so anyway, or takes nothing away from what is safe when it is left out.
@@ -81,6 +150,10 @@ const IDLE: &[&str] = &[
     "replay-window",
     "mssfix",
     "allow-compression",
+    // OpenVPN before 2.4 had these.
+    "http-proxy-retry",
+    "http-proxy-timeout",
+    "socks-proxy-retry",
 ];
 
 /// What is not done, and said, but changes nothing about who is talked to or what is let in.
@@ -95,8 +168,6 @@ const LEFT: &[&str] = &[
     "ipchange",
     "user",
     "group",
-    "block-outside-dns",
-    "block-ipv6",
     "setenv",
     "setenv-safe",
     "tls-cert-profile",
@@ -278,76 +349,17 @@ impl Profile {
         if last("client").is_none() && last("pull").is_none() {
             bail!("the profile has no `client`: only profiles of clients are supported");
         }
-        let known = |name: &str| {
-            IDLE.contains(&name)
-                || LEFT.contains(&name)
-                || proxies::OPTIONS.contains(&name)
-                || proxies::IDLE.contains(&name)
-                || [
-                    "remote",
-                    "remote-random",
-                    "connection",
-                    "server-poll-timeout",
-                    "connect-timeout",
-                    "pull-filter",
-                    "verify-hash",
-                    "extra-certs",
-                    "static-challenge",
-                    "data-ciphers-fallback",
-                    "ncp-ciphers",
-                    "proto",
-                    "port",
-                    "rport",
-                    "dev",
-                    "ca",
-                    "cert",
-                    "key",
-                    "askpass",
-                    "crl-verify",
-                    "verify-x509-name",
-                    "remote-cert-tls",
-                    "remote-cert-eku",
-                    "remote-cert-ku",
-                    "peer-fingerprint",
-                    "tls-version-min",
-                    "tls-version-max",
-                    "tls-cipher",
-                    "tls-ciphersuites",
-                    "tls-groups",
-                    "ecdh-curve",
-                    "tls-auth",
-                    "tls-crypt",
-                    "tls-crypt-v2",
-                    "cipher",
-                    "data-ciphers",
-                    "auth-user-pass",
-                    "reneg-sec",
-                    "tran-window",
-                    "hand-window",
-                    "route",
-                    "route-ipv6",
-                    "tun-mtu",
-                    "route-nopull",
-                    "ping",
-                    "ping-restart",
-                    "ping-exit",
-                    "keepalive",
-                    "redirect-gateway",
-                    "dhcp-option",
-                    "compat-mode",
-                ]
-                .contains(&name)
-        };
+        let known = |name: &str| IDLE.contains(&name) || LEFT.contains(&name) || SUPPORTED.contains(&name);
         // What may be skipped by the profile's own words.
         let skipped = |name: &str| {
             directives.iter().filter(|d| d.name() == "ignore-unknown-option").any(|d| d.arguments().contains(&name))
         };
         if let Some(d) = directives.iter().find(|d| !known(d.name()) && !skipped(d.name())) {
-            bail!(
-                "line {}: `{}` is unknown; remove it if the tunnel is safe without it",
-                d.line,
-                d.words.first().map_or("", String::as_str)
-            );
+            let name = d.words.first().map_or("", String::as_str);
+            match options::unknown(d.name()) {
+                Some(why) => bail!("line {}: `{name}` is not supported: {why}", d.line),
+                None => bail!("line {}: `{name}` is unknown; remove it if the tunnel is safe without it", d.line),
+            }
         }
         let blocks = directives.iter().any(remotes::is_block);
         let left = |name: &str| LEFT.contains(&name) || !known(name) || blocks && name == "remote";
@@ -360,7 +372,7 @@ impl Profile {
         let ciphers = ciphers(names, argument("cipher").filter(|_| before_2_6))?;
         let (wrap, wrap_v2) = wraps(&files, last("tls-auth"), argument("key-direction"), argument("auth"))?;
         let (credentials, questions) = credentials(&files, last("auth-user-pass"), last("static-challenge"))?;
-        let options = directives.iter().filter(|d| matches!(d.name(), "route" | "route-ipv6" | "redirect-gateway"));
+        let options = directives.iter().filter(|d| matches!(d.name(), "route" | "route-ipv6"));
         let (remotes, proxies) = remotes::remotes(&directives, base)?;
         Ok(Self {
             remotes,
@@ -394,8 +406,9 @@ impl Profile {
 
 /// `setenv opt OPTION …` stands for the option, where there is one of that name.
 fn optional(mut directives: Vec<Directive>) -> Vec<Directive> {
+    let exists = |name: &String| !WINDOWS.contains(&name.as_str());
     for d in &mut directives {
-        if d.name() == "setenv" && d.words.get(1).is_some_and(|w| w == "opt") && d.words.len() > 2 {
+        if d.name() == "setenv" && d.words.get(1).is_some_and(|w| w == "opt") && d.words.get(2).is_some_and(exists) {
             d.words.drain(..2);
         }
     }
@@ -403,11 +416,15 @@ fn optional(mut directives: Vec<Directive>) -> Vec<Directive> {
 }
 
 fn refuse(directives: &[Directive]) -> Result<()> {
+    let may_skip = |name: &str| {
+        let skips = |d: &Directive| d.name() == "ignore-unknown-option" && d.arguments().contains(&name);
+        WINDOWS.contains(&name) && directives.iter().any(skips)
+    };
     for d in directives {
         let arguments = d.arguments();
-        if let Some((name, why)) = IMPOSSIBLE.iter().find(|(name, _)| *name == d.name()) {
-            let harmless = matches!((*name, arguments.first()), ("tls-cert-profile", Some(&("legacy" | "insecure"))));
-            if !harmless {
+        if let Some(&(name, why)) = IMPOSSIBLE.iter().find(|(name, _)| *name == d.name()) {
+            let harmless = matches!((name, arguments.first()), ("tls-cert-profile", Some(&("legacy" | "insecure"))));
+            if !harmless && !may_skip(name) {
                 bail!("line {}: `{name}` is not supported: {why}", d.line);
             }
         }

@@ -143,6 +143,8 @@ pub struct Counts {
     pub rate_limited: u64,
     /// Clients that were disconnected since they were inactive.
     pub inactive: u64,
+    /// Sessions that were ended by `session_timeout`.
+    pub session_timeout: u64,
     /// Decisions that a program on the management socket was asked for.
     pub asked: u64,
     /// Of these, those that came too late, or not at all.
@@ -176,6 +178,7 @@ impl Counts {
             ("events_lost", self.events_lost),
             ("rate_limited", self.rate_limited),
             ("inactive", self.inactive),
+            ("session_timeout", self.session_timeout),
             ("asked", self.asked),
             ("unanswered", self.unanswered),
             ("programs_dropped", self.programs_dropped),

@@ -3,7 +3,7 @@
 use crate::fields::{Malformed, Reader, Writer};
 use crate::filter::Filter;
 use crate::kernel;
-use crate::plane::{Keepalive, PeerId, PeerNew, Plane, Prefix, Sink, SocketId, Transport};
+use crate::plane::{Keepalive, PeerId, PeerNew, Plane, Prefix, Sink, SocketId, Transport, VERSION};
 use crate::user::{self, Config};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -56,6 +56,27 @@ impl Prepared {
             Self::Kernel(plane) => plane.addresses(),
         }
     }
+}
+
+/// The field of the interface's version, in what both planes leave.
+const INTERFACE_VERSION: u16 = 0;
+
+/// What a plane leaves begins with this.
+pub(crate) fn write_version() -> Writer {
+    Writer::default().number(INTERFACE_VERSION, VERSION.into())
+}
+
+/// Refuses what a process with another version of the interface has left.
+pub(crate) fn check_version(fields: &Reader<'_>) -> io::Result<()> {
+    let theirs: u64 = fields.number(INTERFACE_VERSION, "the version of the interface").map_err(invalid)?;
+    if theirs == u64::from(VERSION) {
+        return Ok(());
+    }
+    let why = format!(
+        "the old process has version {theirs} of the interface between control and data plane, this program has version {VERSION}: \
+         restart the gateway instead of upgrading it, and clients connect again"
+    );
+    Err(io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
 /// What control has said of a peer, in fields 1 to 13, and 16.

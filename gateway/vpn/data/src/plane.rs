@@ -25,7 +25,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// The interface's version. A plane takes commands of any version and ignores what it does not know.
+/// The interface's version. What only adds to the interface leaves it: a reader ignores what it does not know. What another version
+/// would misunderstand raises it, and a plane of another version is not taken over from another process.
 pub const VERSION: u16 = 1;
 
 /// The lane that a peer belongs to.

@@ -179,6 +179,8 @@ pub struct Pushed {
     pub routes6: Vec<(Ipv6Addr, u8)>,
     /// All traffic is to go through the tunnel.
     pub redirect_gateway: bool,
+    /// IPv6 traffic is to be blocked.
+    pub block_ipv6: bool,
     /// The server's address in the tunnel.
     pub route_gateway: Option<Ipv4Addr>,
     /// Name servers and search domains, as the options say them.
@@ -282,6 +284,7 @@ impl Pushed {
             }
             ["route-gateway", address] => self.route_gateway = Some(address.parse().ok()?),
             ["redirect-gateway", ..] => self.redirect_gateway = true,
+            ["block-ipv6"] => self.block_ipv6 = true,
             ["dhcp-option" | "dns", ref rest @ ..] => self.dns.push(rest.join(" ")),
             ["ping", n] => self.ping = Some(n.parse().ok()?),
             ["ping-restart", n] => self.ping_restart = Some(n.parse().ok()?),
@@ -398,6 +401,9 @@ mod tests {
         let bad = ["topology mesh", "comp-lzo yes", "protocol-flags new"].map(str::to_owned);
         assert_eq!(Pushed::parse(&bad).impossible.len(), 3);
         assert!(Pushed::parse(&["compress stub-v2".to_owned()]).stub);
+        let all = ["redirect-gateway def1 bypass-dhcp", "block-ipv6"].map(str::to_owned);
+        let p = Pushed::parse(&all);
+        assert!(p.redirect_gateway && p.block_ipv6 && p.ignored.is_empty());
     }
 
     #[test]

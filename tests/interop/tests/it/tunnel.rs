@@ -171,6 +171,11 @@ fn a_user_with_codes_comes_in_with_password_and_code() {
         "{}",
         made.err
     );
+    // The code on the terminal is that URL, as a camera sees it.
+    let mut command = world.command(End::Client, &find("python3").expect("the test has asked for it"));
+    let scanned: Said = process::run(command.args(["-c", include_str!("read_qr.py")]), made.err.as_bytes()).into();
+    let url = made.err.lines().find_map(|line| line.strip_prefix('(')?.strip_suffix(')')).expect("it is printed");
+    assert_eq!(scanned.text().trim(), url, "{}\n{}", scanned.all(), made.err);
     world.write("users", &made.text());
     let alice = world.profile("alice");
     let server = world.serve();

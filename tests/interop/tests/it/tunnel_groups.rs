@@ -111,6 +111,32 @@ fn groups_have_their_own_addresses_routes_and_lists() {
     assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
 }
 
+/// A client's own list replaces its group's, on the packets themselves, and concerns nobody else.
+#[test]
+fn a_client_has_an_access_list_of_its_own() {
+    let world = world!();
+    world.init(
+        "[[tunnel.client]]\nname = \"alice\"\nallow = [\"10.88.0.1 icmp\"]\n[[tunnel.client]]\nname = \"carol\"\ndeny = \
+         [\"10.88.0.1 tcp 1194\"]\n[[tunnel.group]]\nname = \"all\"\ndeny = [\"10.88.0.1 icmp\"]",
+    );
+    let profiles = ["alice", "carol", "bob"].map(|name| (name, world.profile(name)));
+    let server = world.serve();
+    for (name, profile) in &profiles {
+        let client = world.connected(profile, &[]);
+        let before = count(&world, "data", "drop_access");
+        let (pings, tcp) = if *name == "bob" { (0, true) } else { (3, false) };
+        assert_eq!(
+            world.pings(End::Client, INSIDE, 3, "0.05", 56),
+            pings,
+            "{name}: {}\n{}",
+            client.log(),
+            server.log()
+        );
+        assert_eq!(reaches_tcp(&world), tcp, "{name}: {}\n{}", client.log(), server.log());
+        assert!(eventually(|| count(&world, "data", "drop_access") > before), "{name}: {}", status(&world));
+    }
+}
+
 /// A group by the user's name; the user's name as the client's; and users who may not use others' certificates.
 #[test]
 fn users_have_groups_and_are_bound_to_certificates() {

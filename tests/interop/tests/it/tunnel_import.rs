@@ -1,6 +1,7 @@
 //! What an OpenVPN configuration asks for is kept, or refused: nothing is passed over in silence.
 
 use crate::tunnel_world::{End, World, said};
+use sealane_control::vpn::profile;
 use sealane_import::{Memory, Outcome, openvpn};
 use sealane_interop::process::Server;
 use sealane_interop::{binary, eventually, need, peers, process, skip};
@@ -92,12 +93,13 @@ fn no_option_is_passed_over_in_silence() {
             "{option}"
         );
     }
-    // What a server has is known by name, so that the reason is of use.
-    for option in
-        ["plugin", "user", "management", "sndbuf", "ifconfig-pool-persist", "explicit-exit-notify", "persist-key"]
-    {
-        assert!(openvpn::DIRECTIVES.iter().any(|(name, _)| *name == option), "{option}");
-    }
+    // So has each option in a client's profile: done, not needed, left out, or refused for a reason.
+    let missing: Vec<&String> = options.iter().filter(|option| profile::outcome(option).is_none()).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    // All are known by name, so that the reason is of use.
+    let is_known = |option: &&String| openvpn::DIRECTIVES.iter().any(|(name, _)| name == option);
+    let missing: Vec<&String> = options.iter().filter(|option| !is_known(option)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 /// Files of a `client-config-dir` that are no client's, addresses that are several, options that are there twice.
@@ -110,7 +112,7 @@ fn leftovers_and_defaults_are_told_apart() {
     world.write("ccd/alice~", "ifconfig-push 10.88.0.51 255.255.255.0\n");
     world.write("ccd/.bob.swp", "\u{1}\u{2}");
     world.write("ccd/DEFAULT", "disable\npush \"setenv-safe group guests\"\npush \"comp-lzo no\"\n");
-    let more = "client-config-dir ccd\nroute 10.1.0.0 255.255.0.0\nroute 10.2.0.0 255.255.0.0\nlocal 127.0.0.1\nlocal \
+    let more = "client-config-dir ccd\nroute 10.1.0.0 255.255.0.0\ntopology subnet\nlocal 127.0.0.1\nlocal \
                 10.99.0.1\nmax-clients 5\nmax-clients 6\n";
     world.write("server.conf", &format!("{SERVER}{more}"));
     let said = world.sealane(End::Server, &["tunnel", "import", "server.conf", "--out", "vpn/imported.toml"], b"");
@@ -126,10 +128,16 @@ fn leftovers_and_defaults_are_told_apart() {
         assert!(toml.lines().any(|l| l.split("  # ").next() == Some(line)), "{line}: {toml}");
     }
     assert_eq!(toml.matches("[[tunnel.client]]").count(), 1, "{toml}");
-    for word in ["not translated: route 10.2.0.0 255.255.0.0", "ccd/DEFAULT:3: not translated: push comp-lzo no"] {
-        assert!(said.all().contains(word), "{word}: {}", said.all());
-    }
+    let word = "ccd/DEFAULT:3: not translated: push comp-lzo no";
+    assert!(said.all().contains(word), "{word}: {}", said.all());
     assert!(!said.all().contains("route 10.1.0.0"), "it is alice's: {}", said.all());
+    // A network behind nobody: its packets would leave by the default route.
+    world.write("routes.conf", &format!("{SERVER}{more}route 10.2.0.0 255.255.0.0\n"));
+    let routes = ["tunnel", "import", "routes.conf", "--out", "vpn/routes.toml"];
+    let refused = world.sealane(End::Server, &routes, b"");
+    assert_eq!(refused.code, Some(1), "{}", refused.all());
+    let word = "routes.conf:18: undecided: route 10.2.0.0 255.255.0.0";
+    assert!(refused.all().contains(word), "{}", refused.all());
     // What needs nothing is in the whole report.
     let full = ["import", "openvpn", "server.conf", "--report", "json", "--out", "vpn/again.toml"];
     let said = world.sealane(End::Server, &full, b"");
@@ -185,6 +193,9 @@ fn a_profile_that_restricts_is_obeyed() {
     for (more, why) in [
         ("verify-hash 00:11:22", "this is not a SHA-1 or SHA-256 fingerprint"),
         ("tls-verify /bin/true", "scripts are not run"),
+        ("block-ipv6", "does not block what passes outside the tunnel"),
+        ("block-outside-dns", "does not block what passes outside the tunnel"),
+        ("redirect-gateway def1", "does not change the default route"),
         ("ns-cert-type server", "remote-cert-tls"),
         ("tls-cipher TLS-RSA-WITH-AES-128-CBC-SHA", "none of the suites in"),
         ("tls-cipher DEFAULT:!ECDHE", "only names"),
@@ -213,10 +224,29 @@ fn a_profile_that_restricts_is_obeyed() {
         "tls-cipher DEFAULT:!EXP:!LOW:!PSK:!SRP:!kRSA".to_owned(),
         "tls-cipher TLS-ECDHE-ECDSA-WITH-AES-256-GCM-SHA384\ntls-groups X25519:secp521r1".to_owned(),
         "setenv opt an-option-of-the-future\nignore-unknown-option an-option-of-the-future".to_owned(),
+        "setenv opt block-outside-dns".to_owned(),
+        "ignore-unknown-option block-outside-dns\nblock-outside-dns".to_owned(),
     ] {
         let client = start(&more);
         assert!(said(&client, "connected to"), "{more}: {}\n{}", client.log(), server.log());
     }
+}
+
+/// The old server may still run, or its file may be all that is left of it.
+#[test]
+fn the_status_of_the_old_server_is_left_alone() {
+    let world = world!();
+    world.init("");
+    let old = "OpenVPN CLIENT LIST\nUpdated,2026-01-01 00:00:00\n";
+    world.write("vpn/status.log", old);
+    world.write("server.conf", &format!("{SERVER}topology subnet\nstatus vpn/status.log 10\n"));
+    let imported = world.sealane(End::Server, &["tunnel", "import", "server.conf", "--out", "vpn/new.toml"], b"");
+    assert_eq!(imported.code, Some(0), "{}", imported.all());
+    world.write("vpn/tunnel.toml", &world.read("vpn/new.toml"));
+    let server = world.serve_udp();
+    let written = || std::fs::read_to_string(world.path("vpn/status.log.json")).unwrap_or_default();
+    assert!(eventually(|| written().contains("\"interface\"")), "{}", server.log());
+    assert_eq!(world.read("vpn/status.log"), old);
 }
 
 /// A user who can read the configuration can read the status. Only the gateway needs the private key.
@@ -264,6 +294,10 @@ fn a_wrong_network_or_ping_is_found_by_check() {
         ("network = \"fd00:88::/64\"".to_owned(), "network6 = "),
         (format!("{network}\nnetwork6 = \"10.9.0.0/24\""), "network = "),
         (format!("{network}\nping = \"500ms\""), "a whole number of seconds"),
+        (
+            format!("{network}\npush = [\"ruote 10.1.0.0 255.255.0.0\"]"),
+            "\"ruote\" is not an option that clients accept",
+        ),
         (format!("{network}\nping_restart = \"100000s\""), "a whole number of seconds"),
     ] {
         world.write("vpn/wrong.toml", &toml.replace(&network, &with));

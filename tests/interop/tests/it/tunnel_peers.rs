@@ -31,6 +31,8 @@ fn what_is_too_old_is_named() {
     let sign = "x509 -req -in old.csr -CA vpn/ca.crt -CAkey vpn/ca.key -CAcreateserial -days 10";
     run(&format!("{sign} -out first.crt"));
     run(&format!("{sign} -sha1 -extfile usage -out sha1.crt"));
+    run("req -new -newkey rsa:1024 -nodes -keyout small.key -subj /CN=small -out small.csr");
+    run(&format!("{} -extfile usage -out small.crt", sign.replace("old.csr", "small.csr")));
     let seclevel = ["--tls-cipher", "DEFAULT:@SECLEVEL=0"];
     for (arguments, why) in [
         (
@@ -41,6 +43,10 @@ fn what_is_too_old_is_named() {
         (
             &["--cert", "sha1.crt", "--key", "old.key", "--tls-cert-profile", "insecure"],
             "is not accepted: it is signed with an algorithm",
+        ),
+        (
+            &["--cert", "small.crt", "--key", "small.key", "--tls-cert-profile", "insecure"],
+            "is not accepted: its RSA key has fewer than 2048 bits",
         ),
     ] {
         let client = world.openvpn(End::Client, &profile, &[arguments, &seclevel].concat());
@@ -132,6 +138,7 @@ fn clients_with_compression_are_served_without_it() {
         &["--comp-lzo", "no"][..],
         &["--comp-lzo", "yes", "--allow-compression", "yes"],
         &["--compress"],
+        &["--compress", "stub"],
         &["--compress", "stub-v2"],
         &["--compress", "lz4", "--allow-compression", "yes"],
         &["--compress", "lz4-v2", "--proto", "tcp-client"],

@@ -66,6 +66,33 @@ fn a_revoked_client_is_out_at_once() {
     assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
 }
 
+/// The CA's key may be elsewhere, as on a stick that is seldom there.
+#[test]
+fn the_key_of_the_authority_may_be_elsewhere() {
+    let world = world!();
+    world.init("");
+    std::fs::create_dir(world.path("stick")).expect("a folder can be made");
+    std::fs::rename(world.path("vpn/ca.key"), world.path("stick/ca.key")).expect("it can be moved");
+    let run = |arguments: &str| {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        world.sealane(End::Server, &arguments, b"")
+    };
+    let without = run("tunnel client-config --folder vpn alice");
+    assert_eq!(without.code, Some(1), "{}", without.all());
+    assert!(without.all().contains("ca.key"), "{}", without.all());
+    let made = run("tunnel client-config --folder vpn --ca-key stick/ca.key alice");
+    assert_eq!(made.code, Some(0), "{}", made.all());
+    let alice = world.write("alice.ovpn", &made.text());
+    let server = world.serve();
+    let client = world.connected(&alice, &[]);
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
+    let revoked = run("tunnel ca revoke alice --folder vpn --ca-key stick/ca.key");
+    assert_eq!(revoked.code, Some(0), "{}", revoked.all());
+    assert!(said(&client, "AUTH_FAILED,the certificate is revoked"), "{}\n{}", client.log(), server.log());
+    assert_eq!(states(&list(&world, "vpn")), ["server valid", "alice revoked"]);
+    assert!(!world.path("vpn/ca.key").exists(), "nothing has written the key into the folder");
+}
+
 /// A revocation reaches a client that another process has taken over, too.
 #[test]
 fn a_client_that_was_taken_over_can_be_revoked() {

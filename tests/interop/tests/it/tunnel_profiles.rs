@@ -93,6 +93,20 @@ fn ciphers_and_compression_are_taken_as_openvpn_takes_them() {
     assert!(!other.wait().success() && other.log().contains("the server requests `comp-lzo no`"), "{}", other.log());
 }
 
+/// A server whose packets are framed, and that pushes nothing about it, says so in its options string: it is named, and the user
+/// need not guess why nothing comes through.
+#[test]
+fn framing_that_is_not_pushed_is_named() {
+    let world = world!();
+    let profile = alice(&world);
+    for (option, name) in [("comp-lzo no", "compression (compress, comp-lzo)"), ("fragment 1300", "fragment")] {
+        let server = stock_server(&world, &format!("topology subnet\n{option}\n"));
+        let ours = client(&world, &profile);
+        let warning = format!("the server uses {name}, which this client does not support");
+        assert!(said(&ours, &warning), "{option}: {}\n{}", ours.log(), server.log());
+    }
+}
+
 /// Tunnels between two addresses, as OpenVPN before 2.7 makes them unless it is told otherwise.
 #[test]
 fn every_topology_is_understood() {
@@ -130,6 +144,20 @@ fn another_server_is_tried_when_one_does_not_answer() {
     assert!(!client.wait().success() && client.log().contains("`fragment` in a <connection>"), "{}", client.log());
 }
 
+/// Nothing listens on the port: the client says so at once, and connects when the server is there.
+#[test]
+fn a_closed_port_is_named_at_once() {
+    let world = world!();
+    let profile = alice(&world);
+    let ours = client(&world, &profile);
+    assert!(said(&ours, "10.99.0.1:1194 cannot be reached: Connection refused"), "{}", ours.log());
+    assert!(!ours.log().contains("trying again in"), "before the attempt is over: {}", ours.log());
+    let server = world.serve();
+    assert!(said(&ours, "connected to"), "{}\n{}", ours.log(), server.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3, "{}", ours.log());
+    assert_eq!(ours.log().matches("cannot be reached").count(), 1, "{}", ours.log());
+}
+
 /// What a server says is taken, left, or a reason to go.
 #[test]
 fn options_of_the_server_are_filtered() {
@@ -147,6 +175,33 @@ fn options_of_the_server_are_filtered() {
     let rejecting = client(&world, &format!("{profile}pull-filter reject \"route 10.67\"\n"));
     assert!(said(&rejecting, "is rejected by pull-filter"), "{}", rejecting.log());
     assert!(!rejecting.log().contains("connected to"), "{}", rejecting.log());
+}
+
+/// A server that wants all traffic in the tunnel gets it from a stock client. Ours does not pretend.
+#[test]
+fn traffic_outside_the_tunnel_is_not_a_surprise() {
+    let world = world!();
+    let profile = alice(&world);
+    for option in ["redirect-gateway def1", "block-ipv6"] {
+        let name = option.split(' ').next().expect("a word");
+        let server = stock_server(&world, &format!("topology subnet\npush \"{option}\"\n"));
+        let mut ours = client(&world, &profile);
+        assert!(!ours.wait().success(), "{option}: {}", ours.log());
+        let log = ours.log();
+        let remedy = format!("pull-filter ignore \"{name}\"");
+        assert!(log.contains(&format!("the server requests `{name}`")) && log.contains(&remedy), "{option}: {log}");
+        assert!(!log.contains("connected to"), "{option}: {log}");
+        for more in [remedy.as_str(), "route-nopull"] {
+            drop(connected(&world, &format!("{profile}{more}\n"), &server));
+        }
+    }
+    // It may come later, too.
+    let own = world.serve();
+    let mut ours = connected(&world, &profile, &own);
+    let toml = world.read("vpn/tunnel.toml");
+    world.write("vpn/tunnel.toml", &format!("{toml}redirect_gateway = true\n"));
+    own.hang_up();
+    assert!(!ours.wait().success() && ours.log().contains("the server requests `redirect-gateway`"), "{}", ours.log());
 }
 
 /// The server's certificate is known by its own fingerprint, without a CA, or by that of its CA; a stock client decides the
@@ -363,6 +418,24 @@ fn encrypted_keys_need_their_passphrase() {
     world.write("plain.ovpn", &format!("{profile}key alice.key\n"));
     drop(world.connected(&world.path("plain.ovpn"), &[]));
     drop(server);
+}
+
+/// The same with DNS servers: ours names the new ones.
+#[test]
+fn a_reload_changes_the_dns_servers_of_connected_clients() {
+    let world = world!();
+    world.init("dns = [\"10.88.0.53\"]");
+    world.profile("alice");
+    let server = world.serve();
+    let ours = connected(&world, &world.read("alice.ovpn"), &server);
+    assert!(said(&ours, "the server offers: DNS 10.88.0.53"), "{}", ours.log());
+    let toml = world.read("vpn/tunnel.toml");
+    world.write("vpn/tunnel.toml", &toml.replace("10.88.0.53", "10.88.0.54"));
+    server.hang_up();
+    assert!(said(&ours, "the server has changed routes or DNS servers"), "{}\n{}", ours.log(), server.log());
+    assert!(said(&ours, "the server offers: DNS 10.88.0.54"), "{}", ours.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3, "{}", ours.log());
+    assert_eq!(server.log().matches("is connected from").count(), 1, "{}", server.log());
 }
 
 /// A reload changes what clients are given. Those that know PUSH_UPDATE (OpenVPN 2.7, and ours) have it at once; others, with

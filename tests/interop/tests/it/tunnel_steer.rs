@@ -1,6 +1,6 @@
 //! An administrator and clients that are connected: who is disconnected, who is told something, and who else is told of it.
 
-use crate::tunnel_world::{End, INSIDE, World, said};
+use crate::tunnel_world::{End, INSIDE, World, count, said};
 use sealane_interop::process::Server;
 use sealane_interop::{binary, eventually, skip};
 use serde_json::Value;
@@ -76,6 +76,29 @@ fn a_message_reaches_the_client() {
     assert!(said(&ours, "the server says: hello"), "{}", ours.log());
 }
 
+/// A program that hangs is killed after its time; the tunnel does not wait for it, and the next event follows.
+#[test]
+fn a_program_that_hangs_delays_only_events() {
+    let world = world!();
+    let (hung, commanded) = (world.path("hung"), world.path("commanded"));
+    let script =
+        format!("[ -e {0} ] || {{ touch {0}; exec sleep 600; }}; cat >> {1}", hung.display(), commanded.display());
+    world.init(&format!("event_command = [\"sh\", \"-c\", \"{script}\"]"));
+    let (alice, bob) = (world.profile("alice"), world.profile("bob"));
+    let server = world.serve();
+    let _client = world.connected(&alice, &[]);
+    assert!(eventually(|| hung.exists()), "{}", server.log());
+    let second = world.connected(&bob, &["--dev", "tun7"]);
+    drop(second);
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
+    assert!(said(&server, "event_command failed: it took longer than 10 s"), "{}", server.log());
+    let delivered = || std::fs::read_to_string(&commanded).unwrap_or_default();
+    assert!(eventually(|| delivered().contains("\"bob\"")), "{}\n{}", delivered(), server.log());
+    assert!(!delivered().contains("\"alice\""), "a failed event is not repeated: {}", delivered());
+    assert!(eventually(|| count(&world, "events_lost") == 1), "{}", server.log());
+    assert!(eventually(|| world.serving().len() == 1), "the program that hung is gone");
+}
+
 /// Every event reaches a command and a URL, in order, as the log has it.
 #[test]
 fn events_reach_a_command_and_a_url() {
@@ -122,14 +145,14 @@ fn events_reach_a_command_and_a_url() {
     let has = |event: &str| ["commanded", "posted"].iter().all(|file| events(file).iter().any(|e| e["event"] == event));
     assert!(eventually(|| has("connect") && has("renew")), "{:?}\n{}", events("commanded"), server.log());
     let refused = world.openvpn(End::Client, &bob, &["--dev", "tun7"]);
-    assert!(eventually(|| has("refuse")), "{}\n{}", refused.log(), server.log());
+    assert!(eventually(|| has("refused")), "{}\n{}", refused.log(), server.log());
     drop(refused);
     let (code, text) = steer(&world, &["kick", "alice", "--halt"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(eventually(|| has("disconnect")), "{}\n{}", client.log(), server.log());
     // In the order of the log, and nothing else.
     let log: Vec<Value> = events("vpn/tunnel.log");
-    let kinds = ["connect", "disconnect", "renew", "refuse"];
+    let kinds = ["connect", "disconnect", "renew", "refused"];
     let log: Vec<&Value> = log.iter().filter(|e| kinds.iter().any(|kind| e["event"] == *kind)).collect();
     for file in ["commanded", "posted"] {
         let got = events(file);

@@ -67,7 +67,7 @@ fn a_server_is_taken_over_with_its_clients() {
 fn what_goes_on_is_shown() {
     let curl = need!("curl");
     let world = world!();
-    world.init("[admin]\nlisten = \"127.0.0.1:9101\"");
+    world.init("[admin]\nlisten = \"127.0.0.1:9101\"\nsocket = \"admin.sock\"");
     let profile = world.profile("alice");
     let server = world.serve();
     let _client = world.connected(&profile, &[]);
@@ -102,4 +102,54 @@ fn what_goes_on_is_shown() {
     let json = world.sealane(End::Server, &["tunnel", "status", "--json", "-c", "vpn/tunnel.toml"], b"").text();
     let json: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
     assert_eq!(json["clients"][0]["name"], "alice", "{json}");
+    // The gateway's own status: in words, as data of the page, and as a table in a terminal.
+    let run = |arguments: &str| {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        world.sealane(End::Server, &arguments, b"").all()
+    };
+    let mut status = String::new();
+    let shown = eventually(|| {
+        status = run("status --socket vpn/admin.sock");
+        status.contains("tunnel         1 connected, interface ") && status.contains("data plane user")
+    });
+    assert!(shown, "{status}");
+    let mut table = String::new();
+    let shown = eventually(|| {
+        table = run("top --socket vpn/admin.sock --rounds 1 --table tunnel");
+        table.lines().any(|l| ["alice", "udp", "AES-256-GCM"].iter().all(|cell| l.contains(cell)))
+    });
+    assert!(shown, "{table}");
+    let page = |arguments: &[&str]| {
+        let mut command = world.command(End::Server, &curl);
+        let said: peers::Said = process::run(command.arg("-s").args(arguments), b"").into();
+        serde_json::from_str::<serde_json::Value>(&said.text()).expect("it is JSON")
+    };
+    let own = page(&["--unix-socket", "vpn/admin.sock", "http://localhost/v1/status"]);
+    assert_eq!(own["tunnel"]["clients"][0]["name"], "alice", "{own}");
+    // Over TCP nobody has said who asks: a number, and no names.
+    let strangers = page(&["http://127.0.0.1:9101/v1/status"]);
+    assert_eq!(strangers["tunnel"]["connected"], 1, "{strangers}");
+    assert_eq!(strangers["tunnel"]["clients"], serde_json::json!([]), "{strangers}");
+}
+
+/// Whoever wonders why packets are not in the kernel finds the reason in the log and in the status.
+#[test]
+fn auto_says_why_it_is_not_the_kernel() {
+    for (more, why) in [
+        ("", "the kernel's data plane supports only UDP"),
+        ("client_to_client = true", "client_to_client needs the user-space data plane"),
+        ("[[tunnel.client]]\nname = \"alice\"\nallow = [\"10.88.0.1\"]", "access lists need the user-space data plane"),
+    ] {
+        let world = world!();
+        world.init(more);
+        // With TCP, that is the reason.
+        let server = if more.is_empty() { world.serve() } else { world.serve_in_kernel() };
+        let reason = format!("data plane: user space, because {why}");
+        let in_words =
+            |text: &str| text.lines().any(|l| l.contains("data plane: user space, because") && l.contains(why));
+        assert!(eventually(|| in_words(&server.log())), "{reason}: {}", server.log());
+        assert!(eventually(|| world.path("vpn/status.json").exists()), "{}", server.log());
+        let status = world.sealane(End::Server, &["tunnel", "status", "-c", "vpn/tunnel.toml"], b"").text();
+        assert!(in_words(&status), "{reason}: {status}");
+    }
 }

@@ -147,7 +147,7 @@ impl Server {
                 ("certificate", claim.as_ref().and_then(|c| c.common_name.clone()).into()),
                 ("user", claim.map(|c| c.username).filter(|u| !u.is_empty()).into()),
             ];
-            self.say("refuse", key, &more);
+            self.say("refused", key, &more);
         }
         let Some(peer) = self.peers.get_mut(&key) else { return };
         // Who is refused has not been agreed with yet: what it knows is in its message.
@@ -330,8 +330,12 @@ impl Server {
     /// New settings: for new clients at once, for connected ones with what can change under them.
     pub(super) fn reload(&mut self, mut settings: Settings) {
         settings.tunnel.epoch &= self.plane.supports(Feature::Epoch);
-        // What only a start can change: the pool and the plane are of this network.
-        (settings.tunnel.network4, settings.tunnel.network6) = (self.settings.network4, self.settings.network6);
+        // What only a start can change: the plane is of this network. A pool of another network has no address of it.
+        let networks = (self.settings.network4, self.settings.network6);
+        if (settings.network4, settings.network6) != networks {
+            (settings.tunnel.pool4, settings.tunnel.pool6) = (self.settings.pool4, self.settings.pool6);
+        }
+        (settings.tunnel.network4, settings.tunnel.network6) = networks;
         for peer in self.peers.values_mut() {
             peer.session.set_endpoint(settings.tls.clone());
         }

@@ -18,6 +18,7 @@ fn reserved(settings: &Settings) -> Vec<(Option<Ipv4Addr>, Option<Ipv6Addr>)> {
 
 fn pool(settings: &Settings) -> Pool {
     Pool::new(settings.network4, settings.network6, reserved(settings).into_iter(), &settings.groups)
+        .limited(settings.pool4, settings.pool6)
 }
 
 /// The pool at the start, with the addresses that names had before.
@@ -34,7 +35,8 @@ fn has_other_addresses(settings: &Settings, before: &Settings) -> bool {
     let ranges = |settings: &Settings| -> Vec<_> {
         settings.groups.iter().map(|g| (g.name.clone(), g.addresses4, g.addresses6)).collect()
     };
-    ranges(settings) != ranges(before) || reserved(settings) != reserved(before)
+    let pools = |settings: &Settings| (settings.pool4, settings.pool6);
+    ranges(settings) != ranges(before) || reserved(settings) != reserved(before) || pools(settings) != pools(before)
 }
 
 impl Server {
@@ -87,6 +89,18 @@ impl Server {
         for key in inactive {
             self.counts.inactive += 1;
             self.send_off(key, b"HALT,inactive for too long\0", "inactive for too long", now);
+        }
+    }
+
+    /// Ends sessions that have lasted for `session_timeout`. Without `[P]`, a client forgets its token and its password.
+    pub(super) fn end_long_sessions(&mut self, now: Instant) {
+        let Some(limit) = self.settings.session_timeout else { return };
+        let is_over =
+            |peer: &Peer| peer.stage == Stage::Connected && now.saturating_duration_since(peer.connected_at) >= limit;
+        let over: Vec<Key> = self.peers.iter().filter(|(_, peer)| is_over(peer)).map(|(key, _)| *key).collect();
+        for key in over {
+            self.counts.session_timeout += 1;
+            self.send_off(key, b"RESTART,session timeout\0", "the session has lasted for session_timeout", now);
         }
     }
 

@@ -273,6 +273,7 @@ pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCom
                     server.counts.events_lost = server.log.lost();
                     server.counts.programs_dropped = server.hub.dropped();
                     server.drop_inactive(now);
+                    server.end_long_sessions(now);
                     server.write_addresses(now, false);
                     server.post();
                 }

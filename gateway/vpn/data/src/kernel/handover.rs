@@ -6,9 +6,9 @@
 
 use super::family::{NAME, Requests};
 use super::{KernelPlane, Parts};
-use crate::fields::{Malformed, Reader, Writer};
-use crate::handed::{HandOver, invalid, read_about, write_about};
-use crate::plane::{PeerNew, Sink, Transport, VERSION};
+use crate::fields::{Malformed, Reader};
+use crate::handed::{HandOver, check_version, invalid, read_about, write_about, write_version};
+use crate::plane::{PeerNew, Sink, Transport};
 use sealane_sys::netlink::Netlink;
 use sealane_sys::udp::{Options, Socket};
 use std::io;
@@ -28,11 +28,11 @@ pub(super) fn write<'p>(
     udp: Vec<Socket>,
     peers: impl Iterator<Item = &'p PeerNew>,
 ) -> HandOver {
-    let writer = Writer::default()
-        .number(0, VERSION.into())
-        .bytes(INTERFACE, interface.as_bytes())
-        .number(SOCKETS, udp.len() as u64)
-        .each(PEER, peers, write_about);
+    let writer = write_version().bytes(INTERFACE, interface.as_bytes()).number(SOCKETS, udp.len() as u64).each(
+        PEER,
+        peers,
+        write_about,
+    );
     let descriptors = [OwnedFd::from(notices)].into_iter().chain(udp.into_iter().map(OwnedFd::from)).collect();
     HandOver { bytes: writer.finish(), descriptors }
 }
@@ -55,6 +55,7 @@ impl Prepared {
     /// Reads it.
     pub fn read(from: HandOver) -> io::Result<Self> {
         let fields = Reader::new(&from.bytes).map_err(invalid)?;
+        check_version(&fields)?;
         let name = fields.bytes(INTERFACE, "the interface's name").map_err(invalid)?;
         let count: usize = fields.number(SOCKETS, "the number of sockets").map_err(invalid)?;
         let peers = fields.each(PEER).map(|peer| peer.and_then(read_about)).collect::<Result<_, _>>();
@@ -126,6 +127,10 @@ mod tests {
                 assert!(read.peers.is_empty());
             }
         }
+        let mut newer = whole();
+        newer.bytes[6..14].copy_from_slice(&77_u64.to_be_bytes());
+        let refused = Prepared::read(newer).unwrap_err().to_string();
+        assert!(refused.contains("the old process has version 77 of the interface"), "{refused}");
         let mut bare = whole();
         bare.descriptors.pop();
         assert!(Prepared::read(bare).is_err());

@@ -9,8 +9,8 @@ use super::peer::{Key, Peer};
 use super::sockets::Sockets;
 use super::stream::Stream;
 use crate::fields::{Malformed, Reader, Writer};
-use crate::handed::{HandOver, invalid, read_about, write_about};
-use crate::plane::{KeyNew, KeyPair, KeySlot, PeerCounters, PeerId, PeerNew, SocketId, VERSION};
+use crate::handed::{HandOver, check_version, invalid, read_about, write_about, write_version};
+use crate::plane::{KeyNew, KeyPair, KeySlot, PeerCounters, PeerId, PeerNew, SocketId};
 use sealane_ovpn::data::{Cipher, DirectionKey, Format, ReplayWindow};
 use sealane_sys::tun::Queue;
 use sealane_sys::udp::{Options, Socket};
@@ -66,7 +66,7 @@ const PEER: u16 = 5;
 /// Writes down what stopped lanes leave. The descriptors come in the order of the fields.
 pub(super) fn write(interface: &str, lanes: Vec<Lane>) -> HandOver {
     let mut descriptors = Vec::new();
-    let mut writer = Writer::default().number(0, VERSION.into()).bytes(INTERFACE, interface.as_bytes());
+    let mut writer = write_version().bytes(INTERFACE, interface.as_bytes());
     for lane in lanes {
         let (core, listeners) = lane.into_parts();
         writer = writer.nested(LANE, |mut w| {
@@ -92,6 +92,7 @@ pub(super) fn write(interface: &str, lanes: Vec<Lane>) -> HandOver {
 /// Reads what another process has written.
 pub(super) fn read(from: HandOver) -> io::Result<Legacy> {
     let fields = Reader::new(&from.bytes).map_err(invalid)?;
+    check_version(&fields)?;
     let mut fds = VecDeque::from(from.descriptors);
     let mut fd = || fds.pop_front().ok_or_else(|| invalid(Malformed("a descriptor is missing")));
     let name = fields.bytes(INTERFACE, "the interface's name").map_err(invalid)?;

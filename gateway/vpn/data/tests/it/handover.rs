@@ -3,7 +3,7 @@
 use super::rig::*;
 use sealane_ovpn::data::{Cipher, Format};
 use sealane_tunnel::HandOver;
-use sealane_tunnel::plane::{Command, Event, KeySlot, PeerNew, Plane, Transport};
+use sealane_tunnel::plane::{Command, Event, KeySlot, PeerNew, Plane, Transport, VERSION};
 use sealane_tunnel::user::{Config, Role, UserPlane};
 use std::collections::HashSet;
 use std::io::{Read, Write};
@@ -143,6 +143,28 @@ fn all_connected_clients_stay() {
             assert_eq!(&got[..n], b"still here");
         }
         assert_eq!(rig.total("connection_evicted"), 0);
+    });
+}
+
+#[test]
+fn another_version_of_the_interface_is_refused() {
+    in_namespace(|| {
+        let rig = Rig::new(1, false);
+        let whole = rig.plane.hand_over().unwrap();
+        let resume = |bytes: Vec<u8>| {
+            let descriptors = whole.descriptors.iter().map(|fd| fd.try_clone().unwrap()).collect();
+            UserPlane::resume(&Config::default(), HandOver { bytes, descriptors }, Arc::new(Collector::default()))
+        };
+        // The first field: a tag and a length, then the number.
+        for version in [u64::from(VERSION) + 1, 0, u64::MAX] {
+            let mut other = whole.bytes.clone();
+            other[6..14].copy_from_slice(&version.to_be_bytes());
+            let Err(refused) = resume(other) else { panic!("version {version} is taken over") };
+            let refused = refused.to_string();
+            assert!(refused.contains(&format!("the old process has version {version} of the interface")), "{refused}");
+        }
+        assert!(resume(whole.bytes[14..].to_vec()).is_err(), "it says no version");
+        assert!(resume(whole.bytes.clone()).is_ok());
     });
 }
 
