@@ -586,7 +586,7 @@ impl Attempt<'_> {
             Said::Restart(reason) => return Ok(Some(End::Lost(format!("restarted {}", shown(&reason)), None))),
             Said::Exit => return Ok(Some(End::Lost("the server has closed the connection".to_owned(), None))),
             Said::Info(text) => log::info!("the server says: {}", shown(&text)),
-            Said::PushRequest | Said::PushUpdate(_) | Said::Unknown(_) => {}
+            Said::PushRequest | Said::PushUpdate(_) | Said::Response(_) | Said::Unknown(_) => {}
         }
         Ok(None)
     }

@@ -20,6 +20,8 @@ pub enum Command {
     AuthPending(Option<u32>),
     /// What the user is to do meanwhile. `Err`: what this is, which is not known.
     Meanwhile(Result<Step, String>),
+    /// A client's answer to a question while its login waits, in base64.
+    Response(String),
     /// The peer leaves.
     Exit,
     /// Connect anew.
@@ -57,6 +59,7 @@ impl Command {
                 Self::AuthPending(rest.split(',').find_map(|k| k.trim().strip_prefix("timeout ")?.trim().parse().ok()))
             }
             "INFO_PRE" => Self::Meanwhile(Step::parse(rest).ok_or_else(|| rest.to_owned())),
+            "CR_RESPONSE" => Self::Response(rest.to_owned()),
             "EXIT" => Self::Exit,
             "RESTART" => Self::Restart(rest.to_owned()),
             "HALT" => Self::Halt(rest.to_owned()),
@@ -112,6 +115,7 @@ mod tests {
         assert_eq!(parse("AUTH_PENDING,timeout -1"), Command::AuthPending(None));
         assert_eq!(parse("INFO_PRE,OPEN_URL:http://a,b"), Command::Meanwhile(Ok(Step::Open("http://a,b".into()))));
         assert_eq!(parse("INFO_PRE,a, b"), Command::Meanwhile(Err("a, b".into())));
+        assert_eq!(parse("CR_RESPONSE,MTIz"), Command::Response("MTIz".into()));
         assert_eq!(parse("EXIT\n"), Command::Exit);
         assert_eq!(parse("HALT,bye"), Command::Halt("bye".into()));
         assert_eq!(parse("INFO,a, b"), Command::Info("a, b".into()));

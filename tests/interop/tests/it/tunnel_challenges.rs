@@ -195,9 +195,9 @@ fn a_login_waits_for_a_page_or_an_answer() {
     }
 }
 
-/// The same page at our own server, from a program on the management socket.
+/// The same at our own server, from a program on the management socket.
 #[test]
-fn a_login_waits_for_a_page_at_our_server() {
+fn a_login_waits_for_a_page_or_an_answer_at_our_server() {
     let world = world!();
     let profile = alice(&world, "management = \"manage.sock\"\nmanagement_client_auth = true");
     let server = world.serve();
@@ -209,6 +209,16 @@ fn a_login_waits_for_a_page_at_our_server() {
     let page = "open this page to log in: https://id.example.com/login?s=2";
     assert!(said(&client, page), "{}\n{}", client.log(), server.log());
     assert!(!client.log().contains("connected to"), "{}", client.log());
+    assert_eq!(tool.ask(&format!("client-auth-nt {about}")), ["SUCCESS: client-auth-nt command succeeded"]);
+    assert!(said(&client, "connected to"), "{}\n{}", client.log(), server.log());
+    drop(client);
+    // A question in place of a page: the program hears the answer in base64.
+    let client = self::client(&world, &profile, "al\nright\n123\n");
+    let (about, _) = question(&mut tool);
+    let pending = format!("client-pending-auth {about} \"CR_TEXT:R,E:Code: now?\" 90");
+    assert_eq!(tool.ask(&pending), ["SUCCESS: client-pending-auth command succeeded"]);
+    let answer = format!(">CLIENT:CR_RESPONSE,{},MTIz", about.replace(' ', ","));
+    while tool.line() != answer {}
     assert_eq!(tool.ask(&format!("client-auth-nt {about}")), ["SUCCESS: client-auth-nt command succeeded"]);
     assert!(said(&client, "connected to"), "{}\n{}", client.log(), server.log());
 }
