@@ -147,8 +147,8 @@ fn a_program_at_our_server_asks_again_after_the_password() {
 }
 
 /// The script decides later (exit code 2): when the file `opened` is there, or by the other script.
-const DEFERRED: &str = "password=$(tail -n 1 \"$1\")\ncase $password in\nweb) printf '60\\nwebauth\\nWEB_AUTH:hidden:https://id.example.com/\
-                        login?s=1\\n' > \"$auth_pending_file\"\n(for n in $(seq 600); do [ -e opened ] && break; sleep 0.1; done; echo \
+const DEFERRED: &str = "password=$(tail -n 1 \"$1\")\ncase $password in\nweb) printf '60\\nwebauth\\nWEB_AUTH:hidden:\
+                        https://id.example.com/login?s=1\\n' > \"$auth_pending_file\"\n(for n in $(seq 600); do [ -e opened ] && break; sleep 0.1; done; echo \
                         1 > \"$auth_control_file\") &\nexit 2;;\nopen) printf '2\\nopenurl\\nOPEN_URL:http://[fd00::1]/\\n' > \
                         \"$auth_pending_file\"; exit 2;;\nfile) printf '2\\nopenurl\\nOPEN_URL:file:///etc/passwd\\n' > \
                         \"$auth_pending_file\"; exit 2;;\ntext) printf '60\\ncrtext\\nCR_TEXT:R,E:Code: now?\\n' > \
