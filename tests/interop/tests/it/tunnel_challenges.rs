@@ -51,10 +51,15 @@ fn alice(world: &World, more: &str) -> String {
 }
 
 /// The second question (`CRV1`) is the reason of a refusal; its answer is the password of the next login.
-const CRV1: &str = "name=$(head -n 1 \"$1\"); password=$(tail -n 1 \"$1\")\necho \"$name $password\" >> asked\n\
-                    case \"$name/$password\" in\nal/right) echo 'CRV1:R,E:state-7:YWw=:Code: now?' > \
-                    \"$auth_failed_reason_file\";;\nal/locked) echo 'CRV1::state-8:YWw=:the account is locked' > \
-                    \"$auth_failed_reason_file\";;\nal/CRV1::state-7::123) exit 0;;\nesac\nexit 1\n";
+const CRV1: &str = r#"name=$(head -n 1 "$1"); password=$(tail -n 1 "$1")
+echo "$name $password" >> asked
+case "$name/$password" in
+al/right) echo 'CRV1:R,E:state-7:YWw=:Code: now?' > "$auth_failed_reason_file";;
+al/locked) echo 'CRV1::state-8:YWw=:the account is locked' > "$auth_failed_reason_file";;
+al/CRV1::state-7::123) exit 0;;
+esac
+exit 1
+"#;
 
 #[test]
 fn a_server_asks_again_after_the_password() {
@@ -147,14 +152,20 @@ fn a_program_at_our_server_asks_again_after_the_password() {
 }
 
 /// The script decides later (exit code 2): when the file `opened` is there, or by the other script.
-const DEFERRED: &str = "password=$(tail -n 1 \"$1\")\ncase $password in\nweb) printf '60\\nwebauth\\nWEB_AUTH:hidden:\
-                        https://id.example.com/login?s=1\\n' > \"$auth_pending_file\"\n(for n in $(seq 600); do [ -e opened ] && break; sleep 0.1; done; echo \
-                        1 > \"$auth_control_file\") &\nexit 2;;\nopen) printf '2\\nopenurl\\nOPEN_URL:http://[fd00::1]/\\n' > \
-                        \"$auth_pending_file\"; exit 2;;\nfile) printf '2\\nopenurl\\nOPEN_URL:file:///etc/passwd\\n' > \
-                        \"$auth_pending_file\"; exit 2;;\ntext) printf '60\\ncrtext\\nCR_TEXT:R,E:Code: now?\\n' > \
-                        \"$auth_pending_file\"; exit 2;;\nesac\nexit 1\n";
-const ANSWERED: &str = "if [ \"$(base64 -d < \"$1\")\" = 123 ]; then echo 1 > \"$auth_control_file\"; else echo 0 > \
-                        \"$auth_control_file\"; fi\n";
+const DEFERRED: &str = r#"case $(tail -n 1 "$1") in
+web)
+    printf '60\nwebauth\nWEB_AUTH:hidden:https://id.example.com/login?s=1\n' > "$auth_pending_file"
+    (for n in $(seq 600); do [ -e opened ] && break; sleep 0.1; done; echo 1 > "$auth_control_file") &
+    exit 2;;
+open) printf '2\nopenurl\nOPEN_URL:http://[fd00::1]/\n' > "$auth_pending_file"; exit 2;;
+file) printf '2\nopenurl\nOPEN_URL:file:///etc/passwd\n' > "$auth_pending_file"; exit 2;;
+text) printf '60\ncrtext\nCR_TEXT:R,E:Code: now?\n' > "$auth_pending_file"; exit 2;;
+esac
+exit 1
+"#;
+const ANSWERED: &str = r#"[ "$(base64 -d < "$1")" = 123 ] && verdict=1 || verdict=0
+echo $verdict > "$auth_control_file"
+"#;
 
 /// The server decides after a page is opened (web authentication), or after an answer on the control channel.
 #[test]
