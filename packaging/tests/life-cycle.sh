@@ -21,6 +21,7 @@ systemctl is-enabled --quiet sealane.service || fail "the service is not enabled
 [ -n "$(sealane --version --json | grep '"commit"')" ] || fail "sealane --version --json"
 [ -s /usr/share/doc/sealane/copyright ] || fail "no copyright file"
 [ "$(exposure)" -le 15 ] || fail "systemd-analyze security: $(exposure) tenths, at most 15"
+[ -s /usr/lib/systemd/system/sealane-client@.service ] || fail "no unit for clients"
 
 step "the default configuration, as the service's user"
 setpriv --reuid sealane --regid sealane --clear-groups --inh-caps +net_bind_service --ambient-caps +net_bind_service \

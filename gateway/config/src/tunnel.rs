@@ -572,6 +572,7 @@ fn tls(section: &Section, optional: bool) -> Option<TlsParts> {
     };
     let cert = section.required(&s::cert);
     let key = section.optional_at(&s::key);
+    let passphrase = section.optional_at(&s::passphrase_file);
     let crl = section.optional_at(&s::crl);
     let name = section.optional(&s::verify_x509_name);
     let explicit_usage = section.or(&s::explicit_usage);
@@ -589,7 +590,7 @@ fn tls(section: &Section, optional: bool) -> Option<TlsParts> {
     };
     let (cert, key) = (cert?, key);
     let chain = load::certificates(sink, "certificate", &cert)?;
-    let private = load::private_key(sink, key.as_ref().unwrap_or(&cert), None)?;
+    let private = load::private_key(sink, key.as_ref().unwrap_or(&cert), passphrase.as_ref())?;
     let expiries = [("ca", first_expiry(&roots)), ("server", first_expiry(&chain)), ("crl", first_list_expiry(&crls))];
     let expiries = expiries.into_iter().filter_map(|(what, at)| Some((what, at?))).collect();
     let revoked = Revoked::of(crls.iter().map(Vec::as_slice));

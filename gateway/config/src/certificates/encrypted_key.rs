@@ -1,15 +1,18 @@
 //! Private keys under a passphrase: PKCS#8 `EncryptedPrivateKeyInfo` with PBES2 (RFC 8018 §6.2), PBKDF2 and AES-CBC, which is
-//! what `openssl pkey`, `openssl genpkey` and `step` write. The cryptography is AWS-LC's; here is only the DER that says which
-//! of it.
+//! what `openssl pkey`, `openssl genpkey` and `step` write; and OpenSSL's traditional form (`Proc-Type: 4,ENCRYPTED`, RFC 1421
+//! §4.6) with AES-CBC, which `openssl ec` and older programs write. The ciphers are AWS-LC's; here is only what says which of
+//! them.
 
 use aws_lc_rs::cipher::{
-    AES_128, AES_192, AES_256, DecryptionContext, EncryptionContext, PaddedBlockDecryptingKey,
+    AES_128, AES_192, AES_256, Algorithm, DecryptionContext, EncryptionContext, PaddedBlockDecryptingKey,
     PaddedBlockEncryptingKey, UnboundCipherKey,
 };
 use aws_lc_rs::iv::FixedLength;
 use aws_lc_rs::pbkdf2::{self, PBKDF2_HMAC_SHA1, PBKDF2_HMAC_SHA256, PBKDF2_HMAC_SHA384, PBKDF2_HMAC_SHA512};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use md5::{Digest as _, Md5};
+use rustls::pki_types::PrivateKeyDer;
 use std::num::NonZeroU32;
 use x509_parser::asn1_rs::{FromDer, OctetString, Oid, Sequence, Tag};
 use zeroize::Zeroizing;
@@ -30,7 +33,7 @@ const ITERATIONS: u32 = 600_000;
 /// Why a key cannot be decrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undecipherable {
-    /// The file has no section `ENCRYPTED PRIVATE KEY`, or what is in it is no such key.
+    /// The file has no encrypted key, or one that cannot be read.
     Malformed,
     /// Encrypted in a way that is not supported.
     Unsupported(String),
@@ -52,7 +55,7 @@ impl std::error::Error for Undecipherable {}
 
 /// Whether a PEM file has an encrypted key.
 pub fn is_encrypted(pem: &[u8]) -> bool {
-    pem.windows(BEGIN.len()).any(|w| w == BEGIN)
+    find(pem, BEGIN).is_some() || traditional(pem).is_some()
 }
 
 /// Encrypts a key (PKCS#8, DER) with PBKDF2 (HMAC-SHA-256) and AES-256-CBC, which OpenSSL 1.1 and later read. Returns PEM.
@@ -102,9 +105,68 @@ fn tlv(tag: u8, pieces: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// Decrypts the first encrypted key of a PEM file. Returns it as PKCS#8.
-pub fn decrypt(pem: &[u8], passphrase: &[u8]) -> Result<Zeroizing<Vec<u8>>, Undecipherable> {
-    decrypt_info(&section(pem).ok_or(Undecipherable::Malformed)?, passphrase)
+/// Decrypts the encrypted key of a PEM file.
+pub fn decrypt(pem: &[u8], passphrase: &[u8]) -> Result<PrivateKeyDer<'static>, Undecipherable> {
+    if let Some(key) = traditional(pem) {
+        return key.decrypt(passphrase);
+    }
+    let info = section(pem).ok_or(Undecipherable::Malformed)?;
+    Ok(PrivateKeyDer::Pkcs8(decrypt_info(&info, passphrase)?.to_vec().into()))
+}
+
+/// A key in OpenSSL's traditional form.
+struct Traditional<'p> {
+    /// PKCS#1; otherwise SEC1.
+    is_rsa: bool,
+    cipher: &'p str,
+    iv: &'p str,
+    /// In base64.
+    ciphertext: String,
+}
+
+/// The key of a PEM file, if it is encrypted in OpenSSL's traditional form.
+fn traditional(pem: &[u8]) -> Option<Traditional<'_>> {
+    [("RSA", true), ("EC", false)].into_iter().find_map(|(label, is_rsa)| {
+        let begin = format!("-----BEGIN {label} PRIVATE KEY-----");
+        let end = format!("-----END {label} PRIVATE KEY-----");
+        let text = std::str::from_utf8(between(pem, begin.as_bytes(), end.as_bytes())?).ok()?;
+        let mut lines = text.lines().map(str::trim).skip_while(|line| line.is_empty());
+        if lines.next()?.strip_prefix("Proc-Type:")?.trim() != "4,ENCRYPTED" {
+            return None;
+        }
+        let (cipher, iv) = lines.next()?.strip_prefix("DEK-Info:")?.trim().split_once(',')?;
+        Some(Traditional { is_rsa, cipher, iv, ciphertext: lines.collect() })
+    })
+}
+
+impl Traditional<'_> {
+    fn decrypt(&self, passphrase: &[u8]) -> Result<PrivateKeyDer<'static>, Undecipherable> {
+        let (cipher, length) = match self.cipher {
+            "AES-128-CBC" => (&AES_128, 16),
+            "AES-192-CBC" => (&AES_192, 24),
+            "AES-256-CBC" => (&AES_256, 32),
+            other => {
+                let shown = other.chars().filter(char::is_ascii_graphic).take(32).collect();
+                return Err(Undecipherable::Unsupported(shown));
+            }
+        };
+        let is_hex = self.iv.len() == 32 && self.iv.bytes().all(|b| b.is_ascii_hexdigit());
+        let iv = u128::from_str_radix(self.iv, 16).ok().filter(|_| is_hex).ok_or(Undecipherable::Malformed)?;
+        let iv = iv.to_be_bytes();
+        let ciphertext = BASE64_STANDARD.decode(&self.ciphertext).map_err(|_| Undecipherable::Malformed)?;
+        // OpenSSL's EVP_BytesToKey with one round of MD5.
+        let mut key: Zeroizing<Vec<u8>> = Zeroizing::new(Vec::with_capacity(32));
+        while key.len() < length {
+            let last = key.len().saturating_sub(16);
+            let digest = Md5::new_with_prefix(&key[last..]).chain_update(passphrase).chain_update(&iv[..8]).finalize();
+            key.extend_from_slice(&digest);
+        }
+        let plain = decrypt_cbc(cipher, &key[..length], FixedLength::from(iv), ciphertext)?.to_vec();
+        Ok(match self.is_rsa {
+            true => PrivateKeyDer::Pkcs1(plain.into()),
+            false => PrivateKeyDer::Sec1(plain.into()),
+        })
+    }
 }
 
 /// Decrypts an `EncryptedPrivateKeyInfo` in DER. Returns the key as PKCS#8.
@@ -138,6 +200,16 @@ pub(super) fn decrypt_sequence(
     let mut key = Zeroizing::new([0; 32]);
     let key = &mut key[..length];
     pbkdf2::derive(prf, rounds, &salt, passphrase, key);
+    decrypt_cbc(cipher, key, iv, ciphertext)
+}
+
+/// Decrypts a SEQUENCE by its key.
+fn decrypt_cbc(
+    cipher: &'static Algorithm,
+    key: &[u8],
+    iv: FixedLength<16>,
+    ciphertext: Vec<u8>,
+) -> Result<Zeroizing<Vec<u8>>, Undecipherable> {
     let wrong = |_| Undecipherable::WrongPassphrase;
     let key = UnboundCipherKey::new(cipher, key).map_err(wrong)?;
     let mut bytes = Zeroizing::new(ciphertext);
@@ -156,11 +228,18 @@ fn unsupported(what: &str, id: &str) -> Undecipherable {
 
 /// The bytes of the first section `ENCRYPTED PRIVATE KEY`.
 fn section(pem: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-    let find = |text: &[u8], what: &[u8]| text.windows(what.len()).position(|w| w == what);
-    let rest = &pem[find(pem, BEGIN)? + BEGIN.len()..];
-    let body = &rest[..find(rest, END)?];
-    let body: Vec<u8> = body.iter().copied().filter(|b| !b.is_ascii_whitespace()).collect();
+    let body: Vec<u8> = between(pem, BEGIN, END)?.iter().copied().filter(|b| !b.is_ascii_whitespace()).collect();
     BASE64_STANDARD.decode(body).ok().map(Zeroizing::new)
+}
+
+/// What is between two texts, at their first places.
+fn between<'p>(pem: &'p [u8], begin: &[u8], end: &[u8]) -> Option<&'p [u8]> {
+    let rest = &pem[find(pem, begin)? + begin.len()..];
+    Some(&rest[..find(rest, end)?])
+}
+
+fn find(text: &[u8], what: &[u8]) -> Option<usize> {
+    text.windows(what.len()).position(|w| w == what)
 }
 
 struct Encrypted {
@@ -254,9 +333,61 @@ Dz2Md1FedV2UoRgKKnUczZhQ7P9djT55t5sewUPIKGyLbORpGy1CmpZTiW56eKY=\n\
     #[test]
     fn a_key_is_decrypted_by_its_passphrase_alone() {
         let plain = decrypt(KEY.as_bytes(), b"secret").unwrap();
-        assert_eq!(*plain, BASE64_STANDARD.decode(PLAIN).unwrap());
+        assert_eq!(plain.secret_der(), BASE64_STANDARD.decode(PLAIN).unwrap());
         assert_eq!(decrypt(KEY.as_bytes(), b"Secret").unwrap_err(), Undecipherable::WrongPassphrase);
         assert_eq!(decrypt(b"no key", b"secret").unwrap_err(), Undecipherable::Malformed);
+    }
+
+    /// By OpenSSL 3 (`openssl ec -aes256`). The passphrase is "secret".
+    const TRADITIONAL: &str = "\
+-----BEGIN EC PRIVATE KEY-----\n\
+Proc-Type: 4,ENCRYPTED\n\
+DEK-Info: AES-256-CBC,AEED370BC00E82B668E5EB7AD25F45D3\n\
+\n\
+L90kUdvVrygPdQbAx1O3Rrl3dpqeO9rdx5YdDHRymdzjvJ2y207hxrRykj+Junug\n\
+ICQpGOtvalay1NQKlTCB3+4AZ0Jr9vSSzCHrlQc3EmjykqUlkZhG68nnRqP/Mywq\n\
+E+56k72JQRNCk2d4zW1rWXbirLlRbHAS7ChiXfFpD/8=\n\
+-----END EC PRIVATE KEY-----\n\
+";
+    /// The same by `-aes128`, with line ends of DOS and a section before it.
+    const TRADITIONAL_128: &str = "-----BEGIN EC PARAMETERS-----\r\nBggqhkjOPQMBBw==\r\n-----END EC PARAMETERS-----\r\n\
+                                   -----BEGIN EC PRIVATE KEY-----\r\nProc-Type: 4,ENCRYPTED\r\nDEK-Info: \
+                                   AES-128-CBC,4DF925B59BEE50F823968AA4100F5418\r\n\r\n\
+                                   RlrTBcw8958M5Re45ZLSNvYg9rwQ6rfmkDP3amwsQg+9tZ1oCvSIkCVzAX2YGLNJ\r\n\
+                                   fl1Ri2F/DMIP5TPafsez7n/QIxk32jWYibzv/fpTEk3SPvczAN3eSftBgdJgmgg1\r\n\
+                                   fJyUOUhmG9xI6GQ1vCiwn0RAflnmQUyDchjnGr413Ak=\r\n\
+                                   -----END EC PRIVATE KEY-----\r\n";
+    const TRADITIONAL_PLAIN: &str = "MHcCAQEEIMC+8MEyrke3pAeUaLK421jDQJFkHFv3RfCzvRGh4bK2oAoGCCqGSM49AwEHoUQDQgAEyeAz5V8a6VJI9MCwMjXF0vdw+BoVSQdLO/4a2antNxwPjJZPTGV8t9qd/NT5MdeAhIc4ZqDKV/oNJrBvE3T0wg==";
+
+    #[test]
+    fn openssls_traditional_form_is_decrypted() {
+        for text in [TRADITIONAL, TRADITIONAL_128] {
+            assert!(is_encrypted(text.as_bytes()));
+            let plain = decrypt(text.as_bytes(), b"secret").unwrap();
+            assert!(matches!(plain, PrivateKeyDer::Sec1(_)));
+            assert_eq!(plain.secret_der(), BASE64_STANDARD.decode(TRADITIONAL_PLAIN).unwrap());
+            assert_eq!(decrypt(text.as_bytes(), b"Secret").unwrap_err(), Undecipherable::WrongPassphrase);
+            for cut in 0..text.len() {
+                // Only the line break at the end may be missing.
+                let is_whole = text[..cut].ends_with("-----END EC PRIVATE KEY-----");
+                assert_eq!(
+                    decrypt(&text.as_bytes()[..cut], b"secret").is_ok(),
+                    is_whole || cut + 1 == text.len(),
+                    "{cut}"
+                );
+            }
+        }
+        for (from, to, why) in [
+            ("AES-256-CBC", "DES-EDE3-CBC", Undecipherable::Unsupported("DES-EDE3-CBC".to_owned())),
+            ("AES-256-CBC,AEED", "AES-256-CBC,+EED", Undecipherable::Malformed),
+            ("AES-256-CBC,AEED", "AES-256-CBC,", Undecipherable::Malformed),
+            ("L90k", "L90-", Undecipherable::Malformed),
+            ("DEK-Info: ", "DEK-Info ", Undecipherable::Malformed),
+        ] {
+            let changed = TRADITIONAL.replace(from, to);
+            assert_eq!(decrypt(changed.as_bytes(), b"secret").unwrap_err(), why, "{to}");
+        }
+        assert!(!is_encrypted(TRADITIONAL.replace("Proc-Type: 4,ENCRYPTED\n", "").as_bytes()));
     }
 
     #[test]
@@ -266,7 +397,7 @@ Dz2Md1FedV2UoRgKKnUczZhQ7P9djT55t5sewUPIKGyLbORpGy1CmpZTiW56eKY=\n\
             let plain = tlv(SEQUENCE, &[&vec![7; length]]);
             let pem = encrypt(&plain, b"secret").unwrap();
             assert!(is_encrypted(pem.as_bytes()) && pem.lines().all(|l| l.len() <= 64), "{pem}");
-            assert_eq!(*decrypt(pem.as_bytes(), b"secret").unwrap(), plain);
+            assert_eq!(decrypt(pem.as_bytes(), b"secret").unwrap().secret_der(), plain);
             assert_eq!(decrypt(pem.as_bytes(), b"Secret").unwrap_err(), Undecipherable::WrongPassphrase);
         }
     }

@@ -673,13 +673,15 @@ pub fn parse_revocation_lists(source: &Path, bytes: &[u8]) -> Result<RevocationL
     Ok(out)
 }
 
-/// The private key of a PEM file: PKCS#8, PKCS#1 or SEC1; PKCS#8 also under a passphrase.
+/// The private key of a PEM file: PKCS#8, PKCS#1 or SEC1, also under a passphrase.
 pub(crate) fn private_key(
     sink: &Sink,
     file: &At<PathBuf>,
     passphrase: Option<&At<PathBuf>>,
 ) -> Option<PrivateKeyDer<'static>> {
-    let Some(content) = sink.content(&file.value) else { return Some(placeholder().1) };
+    // Asked for together, so that one round of questions is enough.
+    let has_passphrase = passphrase.is_none_or(|passphrase| sink.content(&passphrase.value).is_some());
+    let Some(content) = sink.content(&file.value).filter(|_| has_passphrase) else { return Some(placeholder().1) };
     let bytes = files::bytes_of(sink, "private key", file, content)?;
     let shown = file.value.display();
     let encrypted = bytes.windows(9).any(|w| w == b"ENCRYPTED");
@@ -769,16 +771,14 @@ fn decrypted_key(
         "encrypt the key again: openssl pkcs8 -topk8 -v2 aes-256-cbc -v2prf hmacWithSHA256 -in {shown} -out {shown}.new"
     );
     let (message, help) = match encrypted_key::decrypt(bytes, words) {
-        Ok(key) => return Some(PrivateKeyDer::Pkcs8(key.to_vec().into())),
+        Ok(key) => return Some(key),
         Err(Undecipherable::WrongPassphrase) => {
             (format!("{shown}: the passphrase in {shown_words} does not decrypt the private key"), None)
         }
         Err(Undecipherable::Unsupported(what)) => {
             (format!("{shown}: the private key is encrypted with {what}, which is not supported"), Some(rewrite))
         }
-        Err(Undecipherable::Malformed) => {
-            (format!("{shown}: the encrypted private key is not PKCS#8 (RFC 5958)"), Some(rewrite))
-        }
+        Err(Undecipherable::Malformed) => (format!("{shown}: the encrypted private key cannot be read"), Some(rewrite)),
     };
     sink.error(&file.span, message, help);
     None

@@ -218,8 +218,9 @@ table! {
     /// [keys in tokens](page:keys-in-tokens).
     key: Own<KeyPlace> = Own(key_place, key_shape), described("the file of `cert`"), example("certs/static.key"),
         aliases("private_key", "ssl_certificate_key");
-    /// A file whose first line is the passphrase of `key` or of the PKCS#12 bundle, or the PIN of the token. The key must be PKCS#8 (`BEGIN ENCRYPTED
-    /// PRIVATE KEY`) with PBKDF2 and AES-CBC, as OpenSSL writes it; a bundle, too, must be encrypted in this way.
+    /// A file whose first line is the passphrase of `key` or of the PKCS#12 bundle, or the PIN of the token. The key must be PKCS#8
+    /// (`BEGIN ENCRYPTED PRIVATE KEY`) with PBKDF2 and AES-CBC, as OpenSSL writes it, or have OpenSSL's traditional form
+    /// (`Proc-Type: 4,ENCRYPTED`) with AES-CBC. A bundle must be encrypted with PBKDF2 and AES-CBC, too.
     passphrase_file: File = File, example("certs/static.passphrase"), aliases("ssl_password_file");
     /// A file with an OCSP response in DER, which the gateway sends with the certificate (stapling).
     ocsp: File = File, example("certs/static.ocsp");

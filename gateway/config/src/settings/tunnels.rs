@@ -56,6 +56,8 @@ table! {
     cert: File = File, required("server.crt"), aliases("crt", "certificate");
     /// PEM file of the server's private key.
     key: File = File, described("the file of `cert`"), example("server.key"), aliases("private_key");
+    /// A file whose first line is the passphrase of `key`, as for listeners.
+    passphrase_file: File = File, example("server.passphrase");
     /// PEM file of revocation lists (version 2). If a list has expired, all clients are refused. A reload disconnects
     /// clients whose certificates are revoked. `sealane tunnel ca revoke NAME` writes the list and reloads.
     crl: File = File, example("crl.pem");

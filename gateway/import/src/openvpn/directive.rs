@@ -225,6 +225,10 @@ pub(super) fn take(d: &Noted, w: &mut Writer, tls_auth: bool, data_ciphers: bool
         }
         ("allow-compression", ["no", ..]) => w.same(d, ALWAYS),
         ("allow-compression", _) => w.missing(d, COMPRESSION),
+        ("askpass", [] | ["stdin"]) => {
+            w.decide(d, "the gateway cannot ask: write the passphrase to a file, and set passphrase_file to its path")
+        }
+        ("askpass", [file, ..]) => w.set(d, "passphrase_file", quoted(&w.path(file))),
         ("ca" | "cert" | "key" | "crl-verify" | "tls-crypt" | "tls-crypt-v2" | "tls-auth" | "key-direction", _) => {}
         ("proto" | "port" | "lport" | "local" | "client-config-dir" | "cd", _) => {}
         _ => w.decide(d, crate::report::UNREAD),

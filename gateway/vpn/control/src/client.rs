@@ -10,12 +10,14 @@ mod reach;
 
 use self::reach::Reach;
 use super::profile::{Profile, Rejected, Remote};
-use super::prompt;
+use super::prompt::{self, Asked};
+use super::proxy::{Login, LoginError, Proxy};
 use super::server::{Outlet, Word};
 use super::session::{Event as SessionEvent, Session, Words, random};
 use super::verify::in_words;
 use anyhow::{Context as _, Result, anyhow, bail};
 use sealane_log as log;
+use sealane_ovpn::challenge::{self, Challenge, Step};
 use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{Cipher, Format, Header, KeySlot, PeerId, magic};
 use sealane_ovpn::peer_info::{self, proto};
@@ -39,8 +41,14 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How long a TCP connection may take to be made.
 const TCP_CONNECT: Duration = Duration::from_secs(10);
+/// How long a proxy may take to connect to the server.
+const PROXY_CONNECT: Duration = Duration::from_secs(30);
 /// How long the last word may take to leave.
 const FAREWELL: Duration = Duration::from_millis(50);
+/// How long a server may take to decide if keys are never renewed.
+const LONGEST_DECISION: Duration = Duration::from_secs(1800);
+/// Questions of a server in one attempt.
+const MAX_QUESTIONS: u32 = 16;
 /// The peer in the plane: the plane of a client has but one.
 const SERVER: PeerId = PeerId::UNSET;
 
@@ -50,6 +58,10 @@ enum End {
     Stopped,
     /// Worth another try, perhaps after so many seconds.
     Lost(String, Option<u32>),
+    /// Worth another try with the answer to this.
+    Asks(Challenge),
+    /// Worth another try with a login for this proxy.
+    ProxyAsks(usize),
     /// Not worth one.
     Fatal(anyhow::Error),
 }
@@ -84,21 +96,43 @@ async fn run(mut profile: Profile) -> Result<()> {
     let (mut pause, mut attempt, mut interface) = (FIRST_PAUSE, 0_u64, Interface::default());
     let remotes = in_order(&profile)?;
     let round = remotes.len() as u64;
+    let mut turn = Turn::default();
     loop {
         let remote = remotes[(attempt % round) as usize].clone();
         attempt += 1;
+        (turn.attempt, turn.connection) = (attempt, turn.connection + 1);
         let started = Instant::now();
-        let (why, wait) =
-            match one(&plane, &mut profile, &remote, &mut outlet, &mut interface, attempt, &mut stop).await {
-                End::Stopped => {
-                    // The lane sends what there is to say before it hears of this.
-                    let _ = plane.command(Command::PeerDel(SERVER));
-                    tokio::time::sleep(FAREWELL).await;
-                    return Ok(());
-                }
-                End::Fatal(e) => return Err(e),
-                End::Lost(why, wait) => (why, wait),
-            };
+        let ended = one(&plane, &mut profile, &remote, &mut outlet, &mut interface, &turn, &mut stop).await;
+        // An answer is good once.
+        turn.login = None;
+        let (why, wait) = match ended {
+            End::Stopped => {
+                // The lane sends what there is to say before it hears of this.
+                let _ = plane.command(Command::PeerDel(SERVER));
+                tokio::time::sleep(FAREWELL).await;
+                return Ok(());
+            }
+            End::Fatal(e) => return Err(e),
+            End::Lost(why, wait) => (why, wait),
+            End::Asks(challenge) => {
+                let _ = plane.command(Command::PeerDel(SERVER));
+                log::info!("{} asks: {}", remote.host, shown(&challenge.text));
+                let question = format!("{} ", shown(&challenge.text));
+                let Some(answer) = ask(question, challenge.echo, &mut stop).await? else { return Ok(()) };
+                turn.login = Some((challenge.user.clone(), challenge.password(&answer)));
+                // The same server again.
+                attempt -= 1;
+                continue;
+            }
+            End::ProxyAsks(number) => {
+                let [name, password] = prompt::for_proxy(&profile.proxies[number].host);
+                let Some(name) = ask(name, true, &mut stop).await? else { return Ok(()) };
+                let Some(password) = ask(password, false, &mut stop).await? else { return Ok(()) };
+                profile.proxies[number].login = Login::Known(name, password);
+                attempt -= 1;
+                continue;
+            }
+        };
         let _ = plane.command(Command::PeerDel(SERVER));
         // A tunnel that was up for a while did not fail at once: the pauses begin again with the shortest.
         if started.elapsed() > LONGEST_PAUSE {
@@ -115,6 +149,26 @@ async fn run(mut profile: Profile) -> Result<()> {
             () = stop.asked() => return Ok(()),
         }
     }
+}
+
+/// Asks the user. `None`: the client is to end.
+async fn ask(question: String, echo: bool, stop: &mut Stop) -> Result<Option<String>> {
+    let mut asked = Asked::new(question, echo);
+    tokio::select! {
+        answer = asked.answer() => answer.map(Some),
+        () = stop.asked() => Ok(None),
+    }
+}
+
+/// What is different in each attempt.
+#[derive(Default)]
+struct Turn {
+    /// Counts through the servers and their addresses.
+    attempt: u64,
+    /// Counts connections.
+    connection: u64,
+    /// The answer to a challenge, in place of the profile's name and password.
+    login: Option<(String, String)>,
 }
 
 /// The servers to try: in the profile's order, or with `remote-random` in random order.
@@ -165,6 +219,8 @@ struct Attempt<'a> {
     socket: SocketId,
     transport: Transport,
     remote: SocketAddr,
+    /// The name that the server was told.
+    user: String,
     /// Says that there is no server, until one answers.
     reach: Option<Reach>,
     stage: Stage,
@@ -181,6 +237,11 @@ struct Attempt<'a> {
     key_since: Instant,
     renewal: Option<(u8, Instant)>,
     lame_duck: Option<Instant>,
+    /// The server has said that it decides later.
+    is_deferred: bool,
+    /// A question of the server that waits for its answer.
+    asked: Option<Asked>,
+    questions: u32,
 }
 
 async fn one(
@@ -189,19 +250,31 @@ async fn one(
     remote: &Remote,
     outlet: &mut Outlet,
     interface: &mut Interface,
-    number: u64,
+    turn: &Turn,
     stop: &mut Stop,
 ) -> End {
     let opened = tokio::select! {
-        opened = open(plane, profile, remote, number) => opened,
+        opened = open(plane, profile, remote, turn) => opened,
         () = stop.asked() => return End::Stopped,
     };
     let (session, socket, address) = match opened {
         Ok(opened) => opened,
-        Err(e) => return End::Lost(format!("{e:#}"), None),
+        Err(e) => {
+            let login = e.downcast_ref::<LoginError>().copied();
+            return match (login, remote.proxy) {
+                (Some(LoginError::Needed), Some(number)) => End::ProxyAsks(number),
+                (Some(LoginError::Refused), _) => End::Fatal(e),
+                _ => End::Lost(format!("{e:#}"), None),
+            };
+        }
     };
     let how = if remote.transport == Transport::Tcp { "TCP" } else { "UDP" };
-    log::info!("connecting to {} ({address}) over {how}", remote.host);
+    match proxy_of(profile, remote) {
+        Some(proxy) => {
+            log::info!("connecting to {} over {how} through the proxy {} ({address})", remote.host, proxy.host);
+        }
+        None => log::info!("connecting to {} ({address}) over {how}", remote.host),
+    }
     let reach = match remote.transport {
         Transport::Udp => Reach::try_out(address).await.inspect_err(|e| say_unreachable(address, e)).ok(),
         Transport::Tcp => None,
@@ -211,6 +284,7 @@ async fn one(
         plane,
         deadline: now + profile.handshake,
         answer_by: now + profile.connect_timeout,
+        user: turn.login.as_ref().or(profile.credentials.as_ref()).map(|(user, _)| user.clone()).unwrap_or_default(),
         profile,
         interface,
         session,
@@ -227,6 +301,9 @@ async fn one(
         key_since: now,
         renewal: None,
         lame_duck: None,
+        is_deferred: false,
+        asked: None,
+        questions: 0,
     };
     let ended = attempt.run(outlet, stop).await;
     if remote.transport == Transport::Tcp {
@@ -238,25 +315,32 @@ async fn one(
     }
 }
 
+/// The proxy that is between.
+fn proxy_of<'p>(profile: &'p Profile, remote: &Remote) -> Option<&'p Proxy> {
+    remote.proxy.and_then(|number| profile.proxies.get(number))
+}
+
 /// Says at once that a server cannot be reached. As a stock client does, the attempt goes on until its time is over: the server may
 /// only be restarting.
 fn say_unreachable(address: SocketAddr, e: &std::io::Error) {
     log::warn!("{address} cannot be reached: {e}; still trying");
 }
 
-/// A session with its socket. Each TCP connection has a number of its own.
+/// A session with its socket. Each TCP connection has a number of its own. Through a proxy, the address is the proxy's.
 async fn open(
     plane: &Arc<dyn Plane>,
     profile: &Profile,
     remote: &Remote,
-    number: u64,
+    turn: &Turn,
 ) -> Result<(Session, SocketId, SocketAddr)> {
-    let found = tokio::net::lookup_host((remote.host.as_str(), remote.port)).await?;
+    let proxy = proxy_of(profile, remote);
+    let (host, port) = proxy.map_or((&remote.host, remote.port), |proxy| (&proxy.host, proxy.port));
+    let found = tokio::net::lookup_host((host.as_str(), port)).await?;
     let found: Vec<SocketAddr> = found.filter(|address| remote.family.takes(address)).collect();
     // Each round through the servers uses the host's next address.
-    let round = (number - 1) / profile.remotes.len() as u64;
+    let round = (turn.attempt - 1) / profile.remotes.len() as u64;
     let address = found.get((round % found.len().max(1) as u64) as usize);
-    let address = *address.with_context(|| format!("{} does not resolve to an address", remote.host))?;
+    let address = *address.with_context(|| format!("{host} does not resolve to an address"))?;
     let tcp = remote.transport == Transport::Tcp;
     let cipher = profile.ciphers[0].name();
     let auth = matches!(profile.wrap, WrapKey::Auth { .. });
@@ -276,21 +360,31 @@ async fn open(
                 | proto::PUSH_UPDATE
         }
     };
-    let (username, password) = profile.credentials.clone().unwrap_or_default();
-    let words = Words {
-        options: options_string(false, tcp, profile.mtu, cipher, auth),
-        username,
-        password,
-        peer_info: peer_info::ours(concat!("sealane-", env!("CARGO_PKG_VERSION")), &profile.ciphers, bits, profile.mtu),
-    };
-    let session =
+    let mut peer_info =
+        peer_info::ours(concat!("sealane-", env!("CARGO_PKG_VERSION")), &profile.ciphers, bits, profile.mtu);
+    if bits & proto::AUTH_PENDING_KW != 0 {
+        peer_info.push_str(&format!("IV_SSO={}\n", challenge::METHODS));
+    }
+    let (username, password) = turn.login.clone().or_else(|| profile.credentials.clone()).unwrap_or_default();
+    let words = Words { options: options_string(false, tcp, profile.mtu, cipher, auth), username, password, peer_info };
+    let mut session =
         Session::client(profile.endpoint.clone(), words, &profile.wrap, profile.wrap_v2.as_ref(), !tcp, unix())?;
+    // Renewals begin with the password again, unless the server gives a token: an answer is good once.
+    if let (Some(_), Some((username, password))) = (&turn.login, &profile.credentials) {
+        session.set_credentials(username.clone(), password.clone());
+    }
     let socket = if tcp {
         let limit = profile.connect_timeout.min(TCP_CONNECT);
         let connecting = tokio::time::timeout(limit, tokio::net::TcpStream::connect(address));
-        let stream = connecting.await.context("no answer")??;
+        let mut stream = connecting.await.context("no answer")??;
         stream.set_nodelay(true)?;
-        let socket = SocketId::new(0, 1 << 47 | number);
+        if let Some(proxy) = proxy {
+            let limit = profile.connect_timeout.min(PROXY_CONNECT);
+            let opened = tokio::time::timeout(limit, proxy.open(&mut stream, &remote.host, remote.port)).await;
+            let opened = opened.unwrap_or_else(|_| Err(anyhow!("it does not answer")));
+            opened.with_context(|| format!("the proxy {host}"))?;
+        }
+        let socket = SocketId::new(0, 1 << 47 | turn.connection);
         let fd = stream.into_std()?.into();
         plane.command(Command::SocketNew { lane: 0, socket, fd }).map_err(|e| anyhow!("{e}"))?;
         socket
@@ -330,6 +424,13 @@ impl Attempt<'_> {
                     self.reach = None;
                 }
                 _ = tick.tick() => self.tick(Instant::now())?,
+                answer = answered(&mut self.asked) => {
+                    self.asked = None;
+                    match answer {
+                        Ok(answer) => self.respond(&answer)?,
+                        Err(e) => return Ok(End::Fatal(e)),
+                    }
+                }
                 () = stop.asked() => {
                     self.leave();
                     return Ok(End::Stopped);
@@ -370,6 +471,7 @@ impl Attempt<'_> {
                 "the server does not respond, or the key exchange \
                                                                 takes too long"
             ),
+            Stage::Asking if now >= self.deadline && self.is_deferred => bail!("the login was not completed in time"),
             Stage::Asking | Stage::Installing if now >= self.deadline => bail!("the server sends no configuration"),
             Stage::Asking if now >= self.ask_at => {
                 self.session.send_command(b"PUSH_REQUEST\0")?;
@@ -424,12 +526,12 @@ impl Attempt<'_> {
                 self.key_since = now;
             }
             SessionEvent::Confirmed(_) => {}
-            SessionEvent::Command(said) => return self.said(said),
+            SessionEvent::Command(said) => return self.said(said, now),
         }
         Ok(None)
     }
 
-    fn said(&mut self, said: Said) -> Result<Option<End>> {
+    fn said(&mut self, said: Said, now: Instant) -> Result<Option<End>> {
         match said {
             Said::PushReply(part) => {
                 let Some(options) =
@@ -442,9 +544,9 @@ impl Attempt<'_> {
                     Err(rejected) => return Ok(Some(self::rejected(&rejected))),
                 };
                 let pushed = Pushed::parse(&options);
-                if let (Some(token), Some((user, _))) = (&pushed.auth_token, &self.profile.credentials) {
+                if let Some(token) = pushed.auth_token.as_ref().filter(|_| !self.user.is_empty()) {
                     // From now on in place of the password.
-                    self.session.set_credentials(user.clone(), token.clone());
+                    self.session.set_credentials(self.user.clone(), token.clone());
                 }
                 if self.stage == Stage::Asking {
                     self.options = options;
@@ -459,25 +561,71 @@ impl Attempt<'_> {
                 };
                 return self.change(&changes);
             }
-            Said::AuthFailed(reason) if self.stage != Stage::Connected => {
-                return Ok(Some(End::Fatal(anyhow!("the server refuses this client: {}", shown(&reason)))));
+            Said::AuthFailed(reason) => {
+                let reason = match Challenge::parse(&reason) {
+                    Some(challenge) if challenge.needs_answer => return Ok(Some(End::Asks(challenge))),
+                    Some(challenge) => challenge.text,
+                    None => reason,
+                };
+                return Ok(Some(match self.stage {
+                    Stage::Connected => End::Lost(format!("refused: {}", shown(&reason)), None),
+                    _ => End::Fatal(anyhow!("the server refuses this client: {}", shown(&reason))),
+                }));
             }
-            Said::AuthFailed(reason) => return Ok(Some(End::Lost(format!("refused: {}", shown(&reason)), None))),
             Said::AuthFailedTemporarily(wait, reason) => {
                 return Ok(Some(End::Lost(
                     format!("the server refuses this client for now: {}", shown(&reason)),
                     wait,
                 )));
             }
+            Said::AuthPending(seconds) => self.defer(seconds, now),
+            Said::Meanwhile(step) => self.meanwhile(step)?,
             Said::Halt(reason) => {
                 return Ok(Some(End::Fatal(anyhow!("the server ends the connection: {}", shown(&reason)))));
             }
             Said::Restart(reason) => return Ok(Some(End::Lost(format!("restarted {}", shown(&reason)), None))),
             Said::Exit => return Ok(Some(End::Lost("the server has closed the connection".to_owned(), None))),
             Said::Info(text) => log::info!("the server says: {}", shown(&text)),
-            Said::PushRequest | Said::PushUpdate(_) | Said::Unknown(_) => {}
+            Said::PushRequest | Said::PushUpdate(_) | Said::Response(_) | Said::Unknown(_) => {}
         }
         Ok(None)
+    }
+
+    /// The server decides later about this client, or about its next key.
+    fn defer(&mut self, seconds: Option<u32>, now: Instant) {
+        let limit = decision_limit(seconds, self.profile.handshake, self.profile.renegotiate);
+        log::info!("the server decides within {} s", limit.as_secs());
+        self.is_deferred = true;
+        match &mut self.renewal {
+            Some((_, deadline)) => *deadline = (*deadline).max(now + limit),
+            None => self.deadline = self.deadline.max(now + limit),
+        }
+    }
+
+    /// Tells the user what to do until the server has decided.
+    fn meanwhile(&mut self, step: Result<Step, String>) -> Result<()> {
+        match step {
+            Ok(Step::Open(url)) => log::info!("open this page to log in: {url}"),
+            Ok(Step::Answer { text, needs_answer: false, .. }) => log::info!("the server says: {}", shown(&text)),
+            Ok(Step::Answer { text, echo, .. }) => {
+                self.questions += 1;
+                if self.questions > MAX_QUESTIONS {
+                    bail!("the server asks too many questions");
+                }
+                log::info!("the server asks: {}", shown(&text));
+                self.asked = Some(Asked::new(format!("{} ", shown(&text)), echo));
+            }
+            Err(other) => {
+                log::warn!("the server expects something that this client cannot do: {}", shown(&other));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the user's answer.
+    fn respond(&mut self, answer: &str) -> Result<()> {
+        let command = challenge::response(answer).context("the answer is too long")?;
+        self.session.send_command(&command)
     }
 
     /// Applies a PUSH_UPDATE.
@@ -531,6 +679,8 @@ impl Attempt<'_> {
         }
         self.pushed = pushed;
         self.pushed.cipher = Some(cipher);
+        // The server has decided.
+        self.asked = None;
         if self.pushed.flags.dyn_tls_crypt {
             self.session.use_dynamic_wrap(unix())?;
         }
@@ -618,6 +768,20 @@ fn agreed_cipher(pushed: Option<Cipher>, options: &str, ours: &[Cipher], fallbac
         let said = said.unwrap_or("none");
         format!("the server negotiates no cipher, and its own cipher ({said}) is not in the profile")
     })
+}
+
+/// The answer to a question, if one is asked.
+async fn answered(asked: &mut Option<Asked>) -> Result<String> {
+    match asked {
+        Some(asked) => asked.answer().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How long a decision may take for which the server wants this time, as OpenVPN bounds it.
+fn decision_limit(seconds: Option<u32>, handshake: Duration, renegotiate: Duration) -> Duration {
+    let longest = if renegotiate.is_zero() { LONGEST_DECISION } else { renegotiate / 2 };
+    seconds.map_or(handshake, |s| Duration::from_secs(s.into())).min(longest.max(handshake))
 }
 
 /// What of a failed key exchange is worth another try: not what will be the same again.
@@ -716,6 +880,16 @@ impl Interface {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_decision_has_its_time() {
+        let limit = |seconds, renegotiate| {
+            let limit = decision_limit(seconds, Duration::from_secs(60), Duration::from_secs(renegotiate));
+            limit.as_secs()
+        };
+        assert_eq!([limit(None, 3600), limit(Some(300), 3600), limit(Some(u32::MAX), 3600)], [60, 300, 1800]);
+        assert_eq!([limit(Some(u32::MAX), 0), limit(Some(u32::MAX), 10), limit(Some(5), 0)], [1800, 60, 5]);
+    }
 
     #[test]
     fn what_is_to_stay_inside_the_tunnel_is_not_left_outside() {

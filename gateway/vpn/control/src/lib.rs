@@ -15,6 +15,7 @@ pub mod pool;
 pub mod profile;
 mod program;
 pub mod prompt;
+pub mod proxy;
 mod records;
 mod run;
 pub mod server;

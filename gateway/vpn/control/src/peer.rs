@@ -68,6 +68,8 @@ pub(super) struct Pending {
     pub user: Option<String>,
     /// When the exchange began: it may not take for ever.
     pub since: Instant,
+    /// How many answers of the client the program was told.
+    pub responses: u32,
 }
 
 /// A connected client as plain data. Times are told from the moment of saving, in milliseconds.

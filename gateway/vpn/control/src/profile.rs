@@ -1,6 +1,8 @@
 //! A client's `.ovpn`: where to connect, with what, and what of it cannot be done here.
 
-use super::prompt::Challenge;
+use super::pki::AskPassphrase;
+use super::prompt::{self, Challenge};
+use super::proxy::Proxy;
 use super::tls::Endpoint;
 use anyhow::{Context as _, Result, bail};
 use sealane_ovpn::data::Cipher;
@@ -9,9 +11,11 @@ use sealane_ovpn::wrap::v2::ClientKey;
 use sealane_ovpn::wrap::{Digest, StaticKey, WrapKey};
 use std::path::Path;
 use std::time::Duration;
+use zeroize::Zeroizing;
 
 mod filter;
 mod options;
+mod proxies;
 mod remotes;
 mod tls;
 
@@ -25,8 +29,6 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("secret", "static keys have no forward secrecy"),
     ("fragment", "set the MTU instead (tun-mtu)"),
     ("shaper", "use the system's traffic control: tc qdisc add dev DEVICE root tbf …"),
-    ("http-proxy", "proxies are not supported"),
-    ("socks-proxy", "proxies are not supported"),
     ("pkcs12", "give ca, cert and key in PEM (openssl pkcs12 -in FILE -out FILE.pem -nodes)"),
     ("pkcs11-id", "hardware tokens are not supported"),
     ("pkcs11-providers", "hardware tokens are not supported"),
@@ -40,7 +42,6 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
         "only \"legacy\" and \"insecure\" are supported: the client has no additional checks for the other \
                           profiles",
     ),
-    ("askpass", "encrypted keys are not supported (openssl pkey -in FILE -out FILE.pem decrypts one)"),
     ("capath", "put the certificates into one file and name it with ca"),
     ("chroot", "use the service manager's sandbox"),
     ("route-noexec", "use route-nopull"),
@@ -76,6 +77,11 @@ const SUPPORTED: &[&str] = &[
     "ca",
     "cert",
     "key",
+    "askpass",
+    "http-proxy",
+    "http-proxy-option",
+    "http-proxy-user-pass",
+    "socks-proxy",
     "crl-verify",
     "verify-x509-name",
     "remote-cert-tls",
@@ -144,6 +150,10 @@ const IDLE: &[&str] = &[
     "replay-window",
     "mssfix",
     "allow-compression",
+    // OpenVPN before 2.4 had these.
+    "http-proxy-retry",
+    "http-proxy-timeout",
+    "socks-proxy-retry",
 ];
 
 /// What is not done, and said, but changes nothing about who is talked to or what is let in.
@@ -225,6 +235,8 @@ const LEFT: &[&str] = &[
 pub struct Profile {
     /// Tried in turn.
     pub remotes: Vec<Remote>,
+    /// Proxies, which [`Remote::proxy`] counts.
+    pub proxies: Vec<Proxy>,
     /// `remote-random`: the order is random.
     pub remote_random: bool,
     /// After this long without an answer, the next server is tried.
@@ -307,14 +319,22 @@ pub fn read(path: &Path) -> Result<String> {
 }
 
 impl Profile {
-    /// Reads a profile; relative paths are from its folder.
+    /// Reads a profile; relative paths are from its folder. Asks the user for the passphrase of an encrypted key.
     pub fn load(path: &Path) -> Result<Self> {
         let text = read(path)?;
-        Self::parse(&text, path.parent().unwrap_or(Path::new(""))).with_context(|| path.display().to_string())
+        let base = path.parent().unwrap_or(Path::new(""));
+        let ask: AskPassphrase<'_> = &mut || Ok(Zeroizing::new(prompt::secret("Passphrase of the private key: ")?));
+        Self::parse_asking(&text, base, ask).with_context(|| path.display().to_string())
     }
 
-    /// Reads a profile's text.
+    /// Reads a profile's text, and asks nobody.
     pub fn parse(text: &str, base: &Path) -> Result<Self> {
+        Self::parse_asking(text, base, &mut || {
+            bail!("key: it is encrypted; name a file with its passphrase (askpass FILE)")
+        })
+    }
+
+    fn parse_asking(text: &str, base: &Path, ask: AskPassphrase<'_>) -> Result<Self> {
         let directives = optional(file::parse(text)?);
         let files = Files { directives: &directives, base };
         let last = |name: &str| directives.iter().rfind(|d| d.name() == name);
@@ -353,12 +373,14 @@ impl Profile {
         let (wrap, wrap_v2) = wraps(&files, last("tls-auth"), argument("key-direction"), argument("auth"))?;
         let (credentials, questions) = credentials(&files, last("auth-user-pass"), last("static-challenge"))?;
         let options = directives.iter().filter(|d| matches!(d.name(), "route" | "route-ipv6"));
+        let (remotes, proxies) = remotes::remotes(&directives, base)?;
         Ok(Self {
-            remotes: remotes::remotes(&directives)?,
+            remotes,
+            proxies,
             remote_random: last("remote-random").is_some(),
             connect_timeout: seconds("server-poll-timeout", 120)?.min(seconds("connect-timeout", 120)?),
             device: device(argument("dev").unwrap_or("tun"))?,
-            endpoint: tls::endpoint(&files)?,
+            endpoint: tls::endpoint(&files, ask)?,
             wrap,
             wrap_v2,
             ciphers,

@@ -1,16 +1,27 @@
-//! Asks the user of `sealane tunnel connect` for a name, a password and the answer to a challenge: on the terminal, or
+//! Asks the user of `sealane tunnel connect` for a name, a password and the answers to challenges: on the terminal, or
 //! without one by reading lines from standard input.
+//!
+//! Lines are read byte by byte: what follows the answer stays for the next question.
 
 use super::profile::Profile;
+use super::proxy::Login;
 use anyhow::{Context as _, Result, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write as _};
+use std::io::Write as _;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::task::JoinHandle;
 
 /// The longest answer.
-const MAX_ANSWER: u64 = 4096;
+const MAX_ANSWER: usize = 4096;
+/// How long it takes at most until a question that nobody waits for any more is given up.
+const NOTICE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// `static-challenge`: a question whose answer goes with the password.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,28 +36,65 @@ pub struct Challenge {
 
 /// Asks for what the profile lacks.
 pub fn complete(profile: &mut Profile) -> Result<()> {
+    let source = Source::open();
+    for proxy in profile.proxies.iter_mut().filter(|proxy| proxy.login == Login::Ask) {
+        let [name, password] = for_proxy(&proxy.host);
+        proxy.login = Login::Known(source.ask(&name, true, None)?, source.ask(&password, false, None)?);
+    }
     let Some(wanted) = profile.questions.take() else { return Ok(()) };
-    let mut source = Source::open();
     let (name, password) = wanted.known;
     let name = match name {
         Some(name) => name,
-        None => source.ask("User name: ", true)?,
+        None => source.ask("User name: ", true, None)?,
     };
     let mut password = match password {
         Some(password) => password,
-        None => source.ask("Password: ", false)?,
+        None => source.ask("Password: ", false, None)?,
     };
     if let Some(challenge) = &wanted.challenge {
-        let answer = source.ask(&format!("{} ", challenge.text), challenge.echo)?;
+        let answer = source.ask(&format!("{} ", challenge.text), challenge.echo, None)?;
         password = with_answer(&password, &answer, challenge.concatenate);
     }
     profile.credentials = Some((name, password));
     Ok(())
 }
 
+/// What the user is asked for a proxy: the name, and the password.
+pub fn for_proxy(host: &str) -> [String; 2] {
+    [format!("User name for the proxy {host}: "), format!("Password for the proxy {host}: ")]
+}
+
 /// Asks for a secret, which is not shown.
 pub fn secret(question: &str) -> Result<String> {
-    Source::open().ask(question, false)
+    Source::open().ask(question, false, None)
+}
+
+/// A question that is asked while the client goes on. Dropped, it is given up.
+#[derive(Debug)]
+pub struct Asked {
+    answer: JoinHandle<Result<String>>,
+    is_given_up: Arc<AtomicBool>,
+}
+
+impl Asked {
+    /// Asks.
+    pub fn new(question: String, echo: bool) -> Self {
+        let is_given_up = Arc::new(AtomicBool::new(false));
+        let flag = is_given_up.clone();
+        let answer = tokio::task::spawn_blocking(move || Source::open().ask(&question, echo, Some(&flag)));
+        Self { answer, is_given_up }
+    }
+
+    /// The answer, once.
+    pub async fn answer(&mut self) -> Result<String> {
+        (&mut self.answer).await.context("the question cannot be asked")?
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A password with the answer to a challenge, as OpenVPN's servers read it.
@@ -59,7 +107,7 @@ fn with_answer(password: &str, answer: &str, concatenate: bool) -> String {
 
 /// Where answers come from.
 enum Source {
-    Terminal(BufReader<File>),
+    Terminal(File),
     Input,
 }
 
@@ -86,37 +134,63 @@ impl Drop for Hidden<'_> {
 impl Source {
     fn open() -> Self {
         let terminal = File::options().read(true).write(true).open("/dev/tty");
-        terminal.map_or(Self::Input, |terminal| Self::Terminal(BufReader::new(terminal)))
+        terminal.map_or(Self::Input, Self::Terminal)
     }
 
-    fn ask(&mut self, question: &str, echo: bool) -> Result<String> {
-        let terminal = match self {
-            Self::Input => return line(&mut std::io::stdin().lock(), question),
+    /// Asks, and waits for the answer until the question is given up.
+    fn ask(&self, question: &str, echo: bool, is_given_up: Option<&AtomicBool>) -> Result<String> {
+        let mut terminal = match self {
+            Self::Input => return line(std::io::stdin().as_fd(), question, is_given_up),
             Self::Terminal(terminal) => terminal,
         };
         let shown: String = question.chars().filter(|c| !c.is_control()).collect();
-        let file = terminal.get_ref().try_clone().context("cannot use the terminal")?;
         // Before the question: an answer that is typed immediately must not be shown.
-        let hidden = if echo { None } else { Some(Hidden::new(&file).context("cannot use the terminal")?) };
-        terminal.get_mut().write_all(shown.as_bytes()).context("cannot write to the terminal")?;
-        let answer = line(terminal, question);
-        if hidden.is_some() {
-            // The user's line break was not shown.
-            let _ = terminal.get_mut().write_all(b"\n");
+        let hidden = if echo { None } else { Some(Hidden::new(terminal).context("cannot use the terminal")?) };
+        terminal.write_all(shown.as_bytes()).context("cannot write to the terminal")?;
+        let answer = line(terminal.as_fd(), question, is_given_up);
+        if hidden.is_some() || answer.is_err() {
+            // The user's line break was not shown, or there was none.
+            let _ = terminal.write_all(b"\n");
         }
         answer
     }
 }
 
-fn line(from: &mut impl BufRead, question: &str) -> Result<String> {
-    use std::io::Read as _;
-    let mut text = String::new();
-    from.take(MAX_ANSWER).read_line(&mut text).context("cannot read the answer")?;
-    let answer = text.trim_end_matches(['\r', '\n']);
+fn line(from: BorrowedFd<'_>, question: &str, is_given_up: Option<&AtomicBool>) -> Result<String> {
+    let mut text = Vec::new();
+    while text.len() < MAX_ANSWER {
+        if let Some(is_given_up) = is_given_up {
+            wait(from, is_given_up)?;
+        }
+        let mut byte = [0_u8];
+        match rustix::io::read(from, &mut byte) {
+            Ok(0) => break,
+            Ok(_) if byte == *b"\n" => break,
+            Ok(_) => text.push(byte[0]),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e).context("cannot read the answer"),
+        }
+    }
+    let text = String::from_utf8(text).ok().context("the answer is not in UTF-8")?;
+    let answer = text.trim_end_matches('\r');
     if answer.is_empty() {
         bail!("there was no answer to \"{}\"", question.trim());
     }
     Ok(answer.to_owned())
+}
+
+/// Waits until there is something to read.
+fn wait(from: BorrowedFd<'_>, is_given_up: &AtomicBool) -> Result<()> {
+    loop {
+        if is_given_up.load(Ordering::Relaxed) {
+            bail!("the question was given up");
+        }
+        match poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&NOTICE)) {
+            Ok(0) | Err(Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(e) => return Err(e).context("cannot wait for the answer"),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -127,7 +201,32 @@ mod tests {
     fn an_answer_goes_with_the_password() {
         assert_eq!(with_answer("secret", "123456", false), "SCRV1:c2VjcmV0:MTIzNDU2");
         assert_eq!(with_answer("secret", "123456", true), "secret123456");
-        assert_eq!(line(&mut &b"alice\r\nmore\n"[..], "Name: ").expect("a line"), "alice");
-        assert!(line(&mut &b""[..], "Name: ").is_err());
+    }
+
+    #[test]
+    fn an_answer_is_a_line() {
+        let (reader, mut writer) = std::io::pipe().expect("a pipe");
+        writer.write_all(b"alice\r\nsecret\n\n\xff\n").expect("it fits");
+        writer.write_all(&[b'x'; MAX_ANSWER + 3]).expect("it fits");
+        drop(writer);
+        let waited = AtomicBool::new(false);
+        let read = |waited| line(reader.as_fd(), "Name: ", waited);
+        assert_eq!(read(None).expect("a line"), "alice");
+        assert_eq!(read(Some(&waited)).expect("a line"), "secret");
+        assert!(read(None).is_err(), "an empty line");
+        assert!(read(None).is_err(), "no text");
+        assert_eq!(read(Some(&waited)).expect("a line").len(), MAX_ANSWER);
+        assert_eq!(read(Some(&waited)).expect("a line"), "xxx");
+        assert!(read(None).is_err(), "the end");
+    }
+
+    #[test]
+    fn a_question_that_nobody_waits_for_is_given_up() {
+        let (reader, _writer) = std::io::pipe().expect("a pipe");
+        let is_given_up = Arc::new(AtomicBool::new(false));
+        let flag = is_given_up.clone();
+        let asking = std::thread::spawn(move || line(reader.as_fd(), "Name: ", Some(&flag)));
+        is_given_up.store(true, Ordering::Relaxed);
+        assert!(asking.join().expect("it does not panic").is_err());
     }
 }

@@ -1,5 +1,6 @@
 //! Commands on the control channel: strings with a NUL at their end, inside TLS.
 
+use crate::challenge::Step;
 use crate::push::MAX_BUNDLE;
 
 /// What the peer says.
@@ -15,6 +16,12 @@ pub enum Command {
     AuthFailed(String),
     /// It will, but later: seconds to wait, where it says so, and the rest of what it says.
     AuthFailedTemporarily(Option<u32>, String),
+    /// It decides later: within so many seconds, where it says so.
+    AuthPending(Option<u32>),
+    /// What the user is to do meanwhile. `Err`: what this is, which is not known.
+    Meanwhile(Result<Step, String>),
+    /// A client's answer to a question while its login waits, in base64.
+    Response(String),
     /// The peer leaves.
     Exit,
     /// Connect anew.
@@ -48,6 +55,11 @@ impl Command {
                 }
                 _ => Self::AuthFailed(rest.to_owned()),
             },
+            "AUTH_PENDING" => {
+                Self::AuthPending(rest.split(',').find_map(|k| k.trim().strip_prefix("timeout ")?.trim().parse().ok()))
+            }
+            "INFO_PRE" => Self::Meanwhile(Step::parse(rest).ok_or_else(|| rest.to_owned())),
+            "CR_RESPONSE" => Self::Response(rest.to_owned()),
             "EXIT" => Self::Exit,
             "RESTART" => Self::Restart(rest.to_owned()),
             "HALT" => Self::Halt(rest.to_owned()),
@@ -98,6 +110,12 @@ mod tests {
             parse("AUTH_FAILED,TEMP[backoff 42,advance no]:later"),
             Command::AuthFailedTemporarily(Some(42), "later".into())
         );
+        assert_eq!(parse("AUTH_PENDING"), Command::AuthPending(None));
+        assert_eq!(parse("AUTH_PENDING,x 1,timeout 42"), Command::AuthPending(Some(42)));
+        assert_eq!(parse("AUTH_PENDING,timeout -1"), Command::AuthPending(None));
+        assert_eq!(parse("INFO_PRE,OPEN_URL:http://a,b"), Command::Meanwhile(Ok(Step::Open("http://a,b".into()))));
+        assert_eq!(parse("INFO_PRE,a, b"), Command::Meanwhile(Err("a, b".into())));
+        assert_eq!(parse("CR_RESPONSE,MTIz"), Command::Response("MTIz".into()));
         assert_eq!(parse("EXIT\n"), Command::Exit);
         assert_eq!(parse("HALT,bye"), Command::Halt("bye".into()));
         assert_eq!(parse("INFO,a, b"), Command::Info("a, b".into()));

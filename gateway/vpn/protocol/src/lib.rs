@@ -3,7 +3,8 @@
 //! - [`data`]: the data channel: packet layouts, AEAD keys, epochs, replay window. The planes in `tunnel` use it.
 //! - [`gate`]: first packets, answered without state; [`link`]: a session's reliable streams for TLS, over wrapped
 //!   ([`wrap`]) control packets ([`packet`]) that are repeated and put in order ([`reliable`]).
-//! - Inside TLS: [`key_method`] and [`prf`] for the data keys, [`peer_info`], [`command`], [`push`] and [`update`].
+//! - Inside TLS: [`key_method`] and [`prf`] for the data keys, [`peer_info`], [`command`], [`push`] and [`update`];
+//!   [`challenge`] for logins in two steps.
 //! - [`saved`]: a session as plain data, for another process to go on with.
 //! - [`mod@file`]: configuration files.
 //! - [`share`]: what anybody may take before authentication, with a share for each client network.
@@ -13,6 +14,7 @@
 //! There is no RFC; the protocol is what OpenVPN 2.4 to 2.7 speak. Ciphers are AES-GCM and ChaCha20-Poly1305, and
 //! everything that they do not need (compression, CBC, static keys, fragments) is left out on purpose.
 
+pub mod challenge;
 pub mod command;
 pub mod data;
 pub mod file;

@@ -277,7 +277,7 @@ fn the_units_are_valid() {
     let analyze = need!("systemd-analyze");
     let site = Site::new();
     let packaging = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
-    let units = ["systemd/sealane.service", "systemd/sealane.socket"].map(|unit| {
+    let units = ["systemd/sealane.service", "systemd/sealane.socket", "systemd/sealane-client@.service"].map(|unit| {
         let text = std::fs::read_to_string(packaging.join(unit)).expect("it is part of the source");
         // It is not installed here.
         site.file(
@@ -288,7 +288,8 @@ fn the_units_are_valid() {
     let output = Command::new(analyze).args(["verify", "--man=no"]).args(&units).output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     // About units of the machine's own it may have something to say.
-    let ours: Vec<&str> = said.lines().filter(|line| line.contains("sealane.")).collect();
+    let ours: Vec<&str> =
+        said.lines().filter(|line| line.contains("sealane.") || line.contains("sealane-client@")).collect();
     assert!(ours.is_empty(), "{ours:?}");
 }
 
@@ -315,4 +316,5 @@ fn the_service_is_confined() {
     let with_tunnel = service.replace("[Install]", &format!("{settings}\n[Install]"));
     assert!(exposure(service) <= 15);
     assert!(exposure(with_tunnel) <= 30);
+    assert!(exposure(read("systemd/sealane-client@.service")) <= 30);
 }

@@ -79,13 +79,13 @@ fn program(world: &World) -> Server {
 }
 
 /// A tool on the socket.
-struct Tool {
+pub struct Tool {
     reader: BufReader<UnixStream>,
 }
 
 impl Tool {
     #[track_caller]
-    fn connect(world: &World) -> Self {
+    pub fn connect(world: &World) -> Self {
         let stream = UnixStream::connect(world.path(SOCKET)).expect("the socket is there");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket option");
         let mut tool = Self { reader: BufReader::new(stream) };
@@ -94,7 +94,7 @@ impl Tool {
     }
 
     #[track_caller]
-    fn line(&mut self) -> String {
+    pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.reader.read_line(&mut line).expect("a line");
         line.trim_end().to_owned()
@@ -106,7 +106,7 @@ impl Tool {
 
     /// A command's answer: up to `END`, or one line.
     #[track_caller]
-    fn ask(&mut self, command: &str) -> Vec<String> {
+    pub fn ask(&mut self, command: &str) -> Vec<String> {
         self.say(command);
         let mut lines = Vec::new();
         loop {

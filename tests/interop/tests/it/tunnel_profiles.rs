@@ -19,7 +19,7 @@ const SERVER: &str = "dev tun\nca vpn/ca.crt\ncert vpn/server.crt\nkey vpn/serve
 
 /// Debian's server with these lines more.
 #[track_caller]
-fn stock_server(world: &World, more: &str) -> Server {
+pub fn stock_server(world: &World, more: &str) -> Server {
     let config = world.write("server.conf", &format!("{SERVER}{more}"));
     let server = world.openvpn(End::Server, &config, &[]);
     assert!(said(&server, "Initialization Sequence Completed"), "{}", server.log());
@@ -366,24 +366,58 @@ fn what_a_profile_leaves_open_is_asked() {
     assert!(said.code == Some(1) && said.all().contains("no answer to \"Password:\""), "{}", said.all());
 }
 
-/// What a profile's key is, if it cannot be read.
+/// A client's key under a passphrase, as today's OpenSSL writes it and as it once did: the passphrase is in a file or is asked. The
+/// server's own key, too, whose passphrase is in a file.
 #[test]
-fn an_encrypted_key_is_named() {
+fn encrypted_keys_need_their_passphrase() {
     let world = world!();
     let profile = alice(&world);
-    openssl(&world, "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -aes256 -pass pass:secret -out locked.key");
-    openssl(&world, "ec -in locked.key -passin pass:secret -aes256 -passout pass:secret -out old.key");
-    let (before, rest) = profile.split_once("<key>").expect("it has one");
-    let (_, after) = rest.split_once("</key>\n").expect("the block ends");
+    let (before, rest) = profile.split_once("<key>\n").expect("it has one");
+    let (key, after) = rest.split_once("</key>\n").expect("the block ends");
+    let profile = format!("{before}{after}");
+    world.write("alice.key", key);
+    world.write("words", "correct-horse\n");
+    world.write("others", "wrong\n");
+    openssl(&world, "pkey -in alice.key -aes256 -passout file:words -out locked.key");
+    openssl(&world, "ec -in alice.key -aes128 -passout file:words -out old.key");
+    assert!(world.read("old.key").contains("Proc-Type: 4,ENCRYPTED"), "{}", world.read("old.key"));
+    let server = stock_server(&world, "topology subnet\n");
+    let setsid = peers::find("setsid").expect("util-linux has it");
+    let sh = peers::find("sh").expect("every system has one");
     for file in ["locked.key", "old.key"] {
-        let mut ours = client(&world, &format!("{before}{after}key {file}\n"));
-        assert!(!ours.wait().success() && ours.log().contains("it is encrypted"), "{file}: {}", ours.log());
+        let profile = format!("{profile}key {file}\n");
+        drop(connected(&world, &format!("{profile}askpass words\n"), &server));
+        let mut wrong = client(&world, &format!("{profile}askpass others\n"));
+        assert!(!wrong.wait().success() && wrong.log().contains("the passphrase is wrong"), "{file}: {}", wrong.log());
+        // The passphrase comes before the login.
+        world.write("asking.ovpn", &format!("{profile}auth-user-pass\n"));
+        world.write("answers", "correct-horse\nal\nright\n");
+        let mut command = world.command(End::Client, &setsid);
+        let connect = format!("exec {} tunnel connect asking.ovpn < answers", binary::sealane().display());
+        command.arg(&sh).args(["-c", &connect]);
+        let client = Server::start(command, &world.path(""));
+        assert!(said(&client, "connected to"), "{file}: {}\n{}", client.log(), server.log());
+        assert!(!client.log().contains("correct-horse"), "{file}: {}", client.log());
     }
-    // The server's, too.
-    let toml = world.read("vpn/tunnel.toml").replace("key = \"server.key\"", "key = \"../locked.key\"");
-    world.write("vpn/tunnel.toml", &toml);
-    let said = world.sealane(End::Server, &["check", "-c", "vpn/tunnel.toml"], b"");
-    assert!(said.code == Some(1) && said.all().contains("the private key is encrypted"), "{}", said.all());
+    drop(server);
+    let toml = world.read("vpn/tunnel.toml");
+    openssl(&world, "pkey -in vpn/server.key -aes256 -passout file:words -out server.locked.key");
+    let locked = toml.replace("key = \"server.key\"", "key = \"../server.locked.key\"");
+    let (first, tables) = locked.split_once("[tunnel]\n").expect("it has the table");
+    for (more, message) in [
+        ("", "the private key is encrypted"),
+        ("passphrase_file = \"../others\"\n", "does not decrypt the private key"),
+        ("passphrase_file = \"../nowhere\"\n", "cannot read the passphrase"),
+    ] {
+        world.write("vpn/tunnel.toml", &format!("{first}[tunnel]\n{more}{tables}"));
+        let said = world.sealane(End::Server, &["check", "-c", "vpn/tunnel.toml"], b"");
+        assert!(said.code == Some(1) && said.all().contains(message), "{more}: {}", said.all());
+    }
+    world.write("vpn/tunnel.toml", &format!("{first}[tunnel]\npassphrase_file = \"../words\"\n{tables}"));
+    let server = world.serve();
+    world.write("plain.ovpn", &format!("{profile}key alice.key\n"));
+    drop(world.connected(&world.path("plain.ovpn"), &[]));
+    drop(server);
 }
 
 /// The same with DNS servers: ours names the new ones.

@@ -208,14 +208,9 @@ impl Ca {
             format!("cannot read the CA's key {shown} (if it is in another place, name it with --ca-key)")
         })?);
         let key = match encrypted_key::is_encrypted(&pem) {
-            true => {
-                let plain = encrypted_key::decrypt(&pem, ask()?.as_bytes()).with_context(|| shown.to_string())?;
-                PrivateKeyDer::Pkcs8(plain.to_vec().into())
-            }
-            false => PrivateKeyDer::from_pem_slice(&pem).with_context(|| {
-                format!("{shown}: this is not a private key in PEM that can be read; if it is encrypted in an old way, encrypt it again: openssl \
-                     pkey -aes256 -in {shown} -out {shown}.new")
-            })?,
+            true => encrypted_key::decrypt(&pem, ask()?.as_bytes()).with_context(|| shown.to_string())?,
+            false => PrivateKeyDer::from_pem_slice(&pem)
+                .with_context(|| format!("{shown}: this is not a private key in PEM that can be read"))?,
         };
         let key = KeyPair::try_from(&key).with_context(|| shown.to_string())?;
         let issuer = Issuer::from_ca_cert_der(&self.certificate, key).context("ca.crt")?;

@@ -108,7 +108,6 @@ const UNKNOWN: &[(&str, &[&str])] = &[
     ),
     (ADDRESSES, &["ifconfig", "ifconfig-ipv6", "ifconfig-noexec", "ifconfig-nowarn"]),
     (PLUGINS, &["keying-material-exporter", "x509-track"]),
-    ("proxies are not supported", &["http-proxy-option", "socks-proxy-retry"]),
     (
         "the system chooses the address and the port from which the client sends (`nobind`)",
         &["local", "lport", "bind-dev"],

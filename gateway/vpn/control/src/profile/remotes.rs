@@ -1,9 +1,12 @@
 //! Where a profile connects to: `remote` lines, or `<connection>` blocks.
 
+use super::proxies;
+use crate::proxy::Proxy;
 use anyhow::{Context as _, Result, bail};
 use sealane_ovpn::file::{self, Directive};
 use sealane_tunnel::plane::Transport;
 use std::net::SocketAddr;
+use std::path::Path;
 
 /// A server to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,8 +17,10 @@ pub struct Remote {
     pub port: u16,
     /// How.
     pub transport: Transport,
-    /// Which of the host's addresses.
+    /// Which of the host's addresses, or of the proxy's.
     pub family: Family,
+    /// The number of the proxy that is between.
+    pub proxy: Option<usize>,
 }
 
 /// Which addresses of a host are used: `udp4` and its like name one family.
@@ -73,18 +78,21 @@ fn transport(name: &str) -> Option<(Transport, Family)> {
     ))
 }
 
-/// Port and transport of a `remote` line that does not have its own.
-#[derive(Clone, Copy)]
-struct Defaults {
+/// Port and transport of a `remote` line that does not have its own, and the way there.
+struct Defaults<'d> {
     port: u16,
     transport: (Transport, Family),
+    proxy: proxies::Options<'d>,
 }
 
-impl Defaults {
-    const OPENVPN: Self = Self { port: 1194, transport: (Transport::Udp, Family::Any) };
+impl<'d> Defaults<'d> {
+    /// As OpenVPN has them.
+    fn new() -> Self {
+        Self { port: 1194, transport: (Transport::Udp, Family::Any), proxy: proxies::Options::default() }
+    }
 
-    /// Applies `proto`, `port` and `rport`.
-    fn with<'d>(mut self, directives: impl Iterator<Item = &'d Directive>) -> Result<Self> {
+    /// Applies `proto`, `port`, `rport`, and the options about proxies.
+    fn with(mut self, directives: impl Iterator<Item = &'d Directive>) -> Result<Self> {
         for d in directives {
             let argument = d.words.get(1).map_or("", String::as_str);
             let port = || argument.parse().with_context(|| format!("line {}: {argument} is not a port", d.line));
@@ -95,13 +103,13 @@ impl Defaults {
                         found.with_context(|| format!("line {}: proto {argument}: not supported", d.line))?;
                 }
                 "port" | "rport" => self.port = port()?,
-                _ => {}
+                _ => self.proxy.take(d),
             }
         }
         Ok(self)
     }
 
-    fn remote(self, d: &Directive) -> Result<Remote> {
+    fn remote(&self, d: &Directive, found: &mut Found<'_>) -> Result<()> {
         let arguments = d.arguments();
         let host = arguments.first().with_context(|| format!("line {}: remote without a host", d.line))?;
         let port = match arguments.get(1) {
@@ -112,28 +120,48 @@ impl Defaults {
             Some(name) => transport(name).with_context(|| format!("line {}: {name} is not supported", d.line))?,
             None => self.transport,
         };
-        Ok(Remote { host: (*host).to_owned(), port, transport, family })
+        let proxy = self.proxy.proxy(transport, found.base)?.map(|proxy| found.number_of(proxy));
+        found.remotes.push(Remote { host: (*host).to_owned(), port, transport, family, proxy });
+        Ok(())
     }
 }
 
-/// Returns the servers in the profile's order. If there are `<connection>` blocks, `remote` lines outside are ignored, as in
-/// OpenVPN.
-pub(super) fn remotes(directives: &[Directive]) -> Result<Vec<Remote>> {
-    let mut out = Vec::new();
+/// What is found.
+struct Found<'p> {
+    /// Files are named from here.
+    base: &'p Path,
+    remotes: Vec<Remote>,
+    proxies: Vec<Proxy>,
+}
+
+impl Found<'_> {
+    /// Servers with the same proxy share it, and so the user is asked once.
+    fn number_of(&mut self, proxy: Proxy) -> usize {
+        self.proxies.iter().position(|known| *known == proxy).unwrap_or_else(|| {
+            self.proxies.push(proxy);
+            self.proxies.len() - 1
+        })
+    }
+}
+
+/// Returns the servers in the profile's order, and their proxies. If there are `<connection>` blocks, `remote` lines outside are
+/// ignored, as in OpenVPN. Files are named from `base`.
+pub(super) fn remotes(directives: &[Directive], base: &Path) -> Result<(Vec<Remote>, Vec<Proxy>)> {
+    let mut found = Found { base, remotes: Vec::new(), proxies: Vec::new() };
     let blocks: Vec<&Directive> = directives.iter().filter(|d| is_block(d)).collect();
     if blocks.is_empty() {
-        let defaults = Defaults::OPENVPN.with(directives.iter())?;
+        let defaults = Defaults::new().with(directives.iter())?;
         for d in directives.iter().filter(|d| d.name() == "remote") {
-            out.push(defaults.remote(d)?);
+            defaults.remote(d, &mut found)?;
         }
     }
     for block in blocks {
-        out.push(connection(block, directives)?);
+        connection(block, directives, &mut found)?;
     }
-    if out.is_empty() {
+    if found.remotes.is_empty() {
         bail!("the profile has no `remote`");
     }
-    Ok(out)
+    Ok((found.remotes, found.proxies))
 }
 
 /// Whether a directive is a `<connection>` block.
@@ -142,11 +170,12 @@ pub(super) fn is_block(d: &Directive) -> bool {
 }
 
 /// Reads a block. Options before the block in the profile are its defaults, as in OpenVPN.
-fn connection(block: &Directive, directives: &[Directive]) -> Result<Remote> {
+fn connection(block: &Directive, directives: &[Directive], found: &mut Found<'_>) -> Result<()> {
     let mut inside = file::parse(block.inline.as_deref().unwrap_or_default())?;
     inside.iter_mut().for_each(|d| d.line += block.line);
     for d in &inside {
-        if !["remote", "proto", "port", "rport"].contains(&d.name()) && !IDLE.contains(&d.name()) {
+        let is_read = ["remote", "proto", "port", "rport"].contains(&d.name()) || proxies::OPTIONS.contains(&d.name());
+        if !is_read && !IDLE.contains(&d.name()) && !proxies::IDLE.contains(&d.name()) {
             bail!(
                 "line {}: `{}` in a <connection> is not supported; write a separate profile for this server",
                 d.line,
@@ -155,9 +184,10 @@ fn connection(block: &Directive, directives: &[Directive]) -> Result<Remote> {
         }
     }
     let before = directives.iter().filter(|d| d.line < block.line);
-    let defaults = Defaults::OPENVPN.with(before)?.with(inside.iter())?;
+    let defaults = Defaults::new().with(before)?.with(inside.iter())?;
     let remote = inside.iter().rfind(|d| d.name() == "remote");
-    defaults.remote(remote.with_context(|| format!("line {}: a <connection> without `remote`", block.line))?)
+    let remote = remote.with_context(|| format!("line {}: a <connection> without `remote`", block.line))?;
+    defaults.remote(remote, found)
 }
 
 #[cfg(test)]
@@ -165,8 +195,11 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Vec<String>> {
-        let found = remotes(&file::parse(text).expect("well formed"))?;
-        let shown = |r: &Remote| format!("{} {} {:?} {:?}", r.host, r.port, r.transport, r.family);
+        let (found, proxies) = remotes(&file::parse(text).expect("well formed"), Path::new(""))?;
+        let shown = |r: &Remote| {
+            let proxy = r.proxy.map_or_else(String::new, |at| format!(" {}", proxies[at].host));
+            format!("{} {} {:?} {:?}{proxy}", r.host, r.port, r.transport, r.family)
+        };
         Ok(found.iter().map(shown).collect())
     }
 
@@ -177,6 +210,18 @@ mod tests {
         let blocks = "remote outside\nport 5\nproto udp4\n<connection>\nremote a\n</connection>\nproto tcp\n\
                       <connection>\nremote b 9 udp\nnobind\n</connection>\n<connection>\nremote c\nrport 8\n</connection>\n";
         assert_eq!(read(blocks).expect("good"), ["a 5 Udp V4", "b 9 Udp Any", "c 8 Tcp Any"]);
+    }
+
+    #[test]
+    fn proxies_are_of_all_servers_or_of_a_block() {
+        let lines = "remote a 1\nhttp-proxy p 2\nremote b 3\nproto tcp\n";
+        assert_eq!(read(lines).expect("good"), ["a 1 Tcp Any p", "b 3 Tcp Any p"]);
+        let blocks = "proto tcp\n<connection>\nremote a 1\n</connection>\n<connection>\nremote b 2\nsocks-proxy s\n\
+                      </connection>\nhttp-proxy p 3\n<connection>\nhttp-proxy q 4\nremote c 5\n</connection>\n\
+                      <connection>\nremote d 6\nhttp-proxy-retry\n</connection>\n";
+        let expected = ["a 1 Tcp Any", "b 2 Tcp Any s", "c 5 Tcp Any q", "d 6 Tcp Any p"];
+        assert_eq!(read(blocks).expect("good"), expected);
+        assert!(read("remote a 1 tcp\nremote b 2 udp\nhttp-proxy p 3\n").is_err(), "not for UDP");
     }
 
     #[test]

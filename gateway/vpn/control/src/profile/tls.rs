@@ -1,6 +1,7 @@
 //! What a profile wants of the server's certificate and of TLS.
 
 use super::Files;
+use crate::pki::AskPassphrase;
 use crate::tls::Endpoint;
 use crate::verify::{Demands, Fingerprint, Verifier};
 use anyhow::{Context as _, Result, bail};
@@ -9,8 +10,10 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
+use sealane_config::encrypted_key::{self, Undecipherable};
 use sealane_ovpn::file::{Directive, NameRule, usage_oid};
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// What the profile wants of the server's certificate.
 fn demands(files: &Files<'_>) -> Result<Demands> {
@@ -214,7 +217,38 @@ fn list(d: &Directive) -> Result<Vec<String>> {
     }
 }
 
-pub(super) fn endpoint(files: &Files<'_>) -> Result<Endpoint> {
+/// The private key. `ask` gives the passphrase that an encrypted key needs, unless `askpass` names a file with it.
+fn private_key(files: &Files<'_>, pem: &str, ask: AskPassphrase<'_>) -> Result<PrivateKeyDer<'static>> {
+    if !encrypted_key::is_encrypted(pem.as_bytes()) {
+        return PrivateKeyDer::from_pem_slice(pem.as_bytes()).context("key");
+    }
+    let passphrase = match passphrase(files)? {
+        Some(passphrase) => passphrase,
+        None => ask()?,
+    };
+    encrypted_key::decrypt(pem.as_bytes(), passphrase.as_bytes()).map_err(|e| match e {
+        Undecipherable::Unsupported(what) => anyhow::anyhow!(
+            "key: it is encrypted with {what}, which is not supported (openssl pkey -aes256 -in FILE -out FILE.new \
+             encrypts it again)"
+        ),
+        e => anyhow::Error::from(e).context("key"),
+    })
+}
+
+/// The first line of the file that `askpass` names.
+fn passphrase(files: &Files<'_>) -> Result<Option<Zeroizing<String>>> {
+    let Some(d) = files.directives.iter().rfind(|d| d.name() == "askpass") else { return Ok(None) };
+    if d.inline.is_none() && matches!(d.words.get(1).map(String::as_str), None | Some("stdin")) {
+        return Ok(None);
+    }
+    let text = Zeroizing::new(files.text("askpass")?.unwrap_or_default());
+    match text.lines().next() {
+        Some(line) if !line.is_empty() => Ok(Some(Zeroizing::new(line.to_owned()))),
+        _ => bail!("line {}: askpass: there is no passphrase in this file", d.line),
+    }
+}
+
+pub(super) fn endpoint(files: &Files<'_>, ask: AskPassphrase<'_>) -> Result<Endpoint> {
     let (provider, versions) = restricted(files)?;
     let provider = Arc::new(provider);
     let demands = demands(files)?;
@@ -250,13 +284,7 @@ pub(super) fn endpoint(files: &Files<'_>) -> Result<Endpoint> {
                 let extra = CertificateDer::pem_slice_iter(extra.as_bytes());
                 chain.extend(extra.collect::<Result<Vec<_>, _>>().context("extra-certs")?);
             }
-            let encrypted = key.contains("ENCRYPTED");
-            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|e| match encrypted {
-                true => anyhow::anyhow!(
-                    "key: it is encrypted, which is not supported (openssl pkey -in FILE -out FILE.pem decrypts it)"
-                ),
-                false => anyhow::Error::from(e).context("key"),
-            })?;
+            let key = private_key(files, &key, ask)?;
             builder.with_client_auth_cert(chain, key).context("cert and key")?
         }
         (None, None) => builder.with_no_client_auth(),
@@ -278,6 +306,41 @@ mod tests {
         }
         for some in ["", "ECDHE", "DEFAULT:!ECDHE", "DEFAULT:!AESGCM", "DEFAULT:@SECLEVEL=3", "!PSK", "DEFAULT:ECDHE"] {
             assert!(!keeps_all(some), "{some}");
+        }
+    }
+
+    #[test]
+    fn an_encrypted_key_needs_its_passphrase() {
+        let key = rcgen::KeyPair::generate().expect("a key").serialize_der();
+        let pem = encrypted_key::encrypt(&key, b"secret").expect("random bytes");
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("words"), "secret\r\nmore\n").expect("a file");
+        std::fs::write(folder.path().join("empty"), "\n").expect("a file");
+        let read = |profile: &str, asked: Option<&str>| {
+            let directives = sealane_ovpn::file::parse(profile).expect("well formed");
+            let files = Files { directives: &directives, base: folder.path() };
+            private_key(&files, &pem, &mut || match asked {
+                Some(words) => Ok(Zeroizing::new(words.to_owned())),
+                None => bail!("asked"),
+            })
+            .map(|found| found.secret_der() == key)
+            .map_err(|e| format!("{e:#}"))
+        };
+        assert_eq!(read("", Some("secret")), Ok(true));
+        for (profile, asked, wanted) in [
+            ("askpass words", None, Ok(true)),
+            ("<askpass>\nsecret\n</askpass>", None, Ok(true)),
+            ("askpass", Some("secret"), Ok(true)),
+            ("askpass stdin", Some("secret"), Ok(true)),
+            ("", None, Err("asked")),
+            ("", Some("wrong"), Err("the passphrase is wrong")),
+            ("askpass empty", None, Err("line 1: askpass: there is no passphrase")),
+            ("askpass nowhere", None, Err("nowhere")),
+        ] {
+            match (read(profile, asked), wanted) {
+                (Err(why), Err(wanted)) => assert!(why.contains(wanted), "{profile}: {why}"),
+                (found, wanted) => assert_eq!(found, wanted.map_err(str::to_owned), "{profile}"),
+            }
         }
     }
 

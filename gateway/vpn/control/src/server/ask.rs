@@ -29,6 +29,10 @@ const NOBODY: &str = "authentication is not possible at the moment";
 const LATE: &str = "authentication has taken too long";
 /// The longest text of a `client-pending-auth`: a client reads commands of up to 2,048 bytes.
 const MAX_EXTRA: usize = 1900;
+/// The longest answer of a client to a `CR_TEXT`, in base64: OpenVPN's servers read commands of up to 2,048 bytes.
+const MAX_RESPONSE: usize = 2000;
+/// Answers of a client that a program hears before it decides.
+const MAX_RESPONSES: u32 = 8;
 /// How long a decision may take if keys are never renewed.
 const LONGEST: Duration = Duration::from_secs(1800);
 /// Lines about itself that a program hears of a client's.
@@ -68,7 +72,7 @@ impl Server {
         peer.asked = peer.asked.wrapping_add(1);
         // Who has no name of its own keeps the one that the program gave it.
         let user = user.or_else(|| peer.user.clone().filter(|_| peer.user_is_given));
-        peer.pending = Some(Pending { kid, key_id, user, since: now });
+        peer.pending = Some(Pending { kid, key_id, user, since: now, responses: 0 });
         peer.announced = true;
         let event = if peer.stage == Stage::Connected { "REAUTH" } else { "CONNECT" };
         let text = format!(">CLIENT:{event},{key},{kid}\n{}", self.environment(key, key_id, true));
@@ -157,6 +161,19 @@ impl Server {
             Ok(()) => answered(command, true),
             Err(e) => format!("ERROR: {command} command failed: {e:#}"),
         }
+    }
+
+    /// Tells programs what a client answers to the question of a `client-pending-auth` (`CR_TEXT`).
+    pub(super) fn responded(&mut self, key: Key, response: &str) {
+        let is_base64 = response.bytes().all(|b| b.is_ascii_alphanumeric() || b"+/=".contains(&b));
+        let Some(pending) = self.peers.get_mut(&key).and_then(|peer| peer.pending.as_mut()) else { return };
+        if !is_base64 || response.len() > MAX_RESPONSE || pending.responses == MAX_RESPONSES {
+            return;
+        }
+        pending.responses += 1;
+        let (kid, key_id) = (pending.kid, pending.key_id);
+        let environment = self.environment(key, key_id, false);
+        self.hub.tell(&format!(">CLIENT:CR_RESPONSE,{key},{kid},{response}\n{environment}"));
     }
 
     /// No program has decided in time.

@@ -463,6 +463,7 @@ impl Server {
                 peer.push_requested = true;
                 self.push(key);
             }
+            session::Event::Command(Said::Response(response)) => self.responded(key, &response),
             session::Event::Command(Said::Exit) => self.forget(key, "the client has disconnected"),
             session::Event::Command(_) => {}
             session::Event::Confirmed(key_id) => self.confirmed(key, key_id, now),
