@@ -216,7 +216,8 @@ fn a_certificate_on_demand_is_renewed_while_its_name_is_allowed() {
     assert!(eventually(renewed), "{}", gateway.gateway.server.log());
     assert!(service.asked("good.shop.test") >= 2, "the service is asked before each renewal");
 
-    // It is not renewed any more, and forgotten with its files once it has expired.
+    // It is not renewed any more, and forgotten with its files once it has expired. Whether the service was asked before that depends
+    // on the time that other orders take.
     service.refuses.store(true, Relaxed);
     let gone = || {
         let index = std::fs::read_to_string(storage.join("on-demand")).unwrap_or_default();
@@ -225,5 +226,4 @@ fn a_certificate_on_demand_is_renewed_while_its_name_is_allowed() {
     assert!(eventually(gone), "{}", gateway.gateway.server.log());
     assert!(eventually(|| metric(&gateway, "sealane_acme_on_demand_certificates") == 0.0));
     assert!(eventually(|| visit_as(tls, &root, "good.shop.test").is_err()));
-    assert!(gateway.gateway.server.log().contains("\"ask\" refuses the name (status 404)"));
 }
