@@ -18,7 +18,9 @@ step "installation"
 dpkg -i /packages/sealane_*.deb >/dev/null
 systemctl is-enabled --quiet sealane.service || fail "the service is not enabled"
 [ "$(stat -c '%U:%G %a' /etc/sealane/sealane.toml)" = "root:sealane 640" ] || fail "rights of sealane.toml"
-[ -n "$(sealane --version --json | grep '"commit"')" ] || fail "sealane --version --json"
+version=$(sealane --version --json | tr -d ' \n')
+echo "$version" | grep -Eq '"commit":"[0-9a-f]{40}(-modified)?"' || fail "the version names no commit: $version"
+echo "$version" | grep -q '"features":\["full"\]' || fail "the version names no features: $version"
 [ -s /usr/share/doc/sealane/copyright ] || fail "no copyright file"
 [ "$(exposure)" -le 15 ] || fail "systemd-analyze security: $(exposure) tenths, at most 15"
 
