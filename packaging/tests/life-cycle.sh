@@ -54,6 +54,11 @@ step "the tunnel's package, the lab"
 dpkg -i /packages/newer/sealane-openvpn_*.deb /packages/newer/sealane-lab_*.deb >/dev/null
 [ "$(exposure)" -le 30 ] || fail "systemd-analyze security with a tunnel: $(exposure) tenths, at most 30"
 sealane-lab --version >/dev/null || fail "sealane-lab --version"
+for program in sealane sealane-lab; do
+	for file in bash-completion/completions/$program zsh/vendor-completions/_$program fish/vendor_completions.d/$program.fish; do
+		grep -q "$program" "/usr/share/$file" || fail "no completions: $file"
+	done
+done
 
 step "removal and purge"
 dpkg -r sealane-openvpn sealane-lab sealane >/dev/null 2>&1
