@@ -33,6 +33,24 @@ gateway=$(image "$gateway_archive")
 podman_ image inspect --format '{{.HealthCheck}}' "$gateway" | grep -q "sealane status" || fail "no health check"
 if confined --rm --entrypoint /bin/sh "$gateway" -c true 2>/dev/null; then fail "the image has a shell"; fi
 
+# The image has no shell that could print the file, so the file comes from the exported root of a container.
+components() {
+	container=$(podman_ create --cgroups=disabled --network=host --no-healthcheck "$1")
+	podman_ export --output "$work/root.tar" "$container"
+	podman_ rm "$container" >/dev/null
+	tar -xOf "$work/root.tar" "usr/share/doc/$2/$2.cdx.json" >"$work/components" || fail "the image of $2 has no list of components"
+	rm "$work/root.tar"
+	grep -q '"bomFormat": *"CycloneDX"' "$work/components" || fail "the list of components of $2 is not CycloneDX"
+	for crate in rustls tokio; do
+		grep -q "\"name\": *\"$crate\"" "$work/components" || fail "the list of components of $2 lacks $crate"
+	done
+}
+
+step "the lists of components"
+components "$gateway" sealane
+lab=$(image "$lab_archive")
+components "$lab" sealane-lab
+
 step "the welcome page, without capabilities and on a read-only root"
 id=$(confined --detach "$gateway")
 tries=100
@@ -48,7 +66,6 @@ podman_ exec "$id" /usr/bin/sealane status --admin 127.0.0.1:9901 >/dev/null || 
 podman_ exec "$id" /usr/bin/sealane self check >/dev/null || fail "sealane self check"
 
 step "the lab's image sends requests to it"
-lab=$(image "$lab_archive")
 # Exit code 3: the figures are void, as on a busy machine.
 confined --rm "$lab" load --duration 1s --rate 20 --connections 2 http://127.0.0.1:8080/ >"$work/load" || [ $? = 3 ] ||
 	fail "sealane-lab load: $(cat "$work/load")"

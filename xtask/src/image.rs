@@ -1,11 +1,12 @@
 //! `cargo xtask image`: container images of the gateway and the lab, in target/image.
 //!
-//! An image holds a static program, the CAs of the machine that builds it, a user, and for the gateway a configuration: no shell and
-//! no package manager. buildah makes it without a daemon. Its format is Docker's, because OCI's has no field for a health check.
+//! An image holds a static program, its list of components, the CAs of the machine that builds it, a user, and for the gateway a
+//! configuration: no shell and no package manager. buildah makes it without a daemon. Its format is Docker's, because OCI's has no
+//! field for a health check.
 
 use crate::metadata::Workspace;
 use crate::programs::{self, Architecture, Linking, checked, quiet};
-use crate::setup;
+use crate::{components, setup};
 use anyhow::{Context, ensure};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -46,7 +47,8 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
         None => programs::build(workspace, &options.profile, Linking::Static, architecture)?,
     };
     let out = workspace.target().join("image");
-    let images = build(workspace, &programs, &out, None, architecture)?;
+    let lists = components::write(workspace, architecture)?;
+    let images = build(workspace, &programs, &out, &lists, architecture)?;
     images.iter().for_each(|image| println!("{}", image.display()));
     if options.check {
         check(workspace, &images)?;
@@ -54,12 +56,12 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Writes an archive for each program to `out`; the folder of lists of components, if there is one, goes into the images.
+/// Writes an archive for each program to `out`. `lists` is the folder with the lists of components, which go into the images.
 pub fn build(
     workspace: &Workspace,
     programs: &Path,
     out: &Path,
-    lists: Option<&Path>,
+    lists: &Path,
     architecture: Architecture,
 ) -> anyhow::Result<Vec<PathBuf>> {
     ensure!(setup::find("buildah").is_some(), "`buildah` is missing; it builds the images (Debian package buildah)");
@@ -79,7 +81,7 @@ fn one(
     programs: &Path,
     out: &Path,
     program: &str,
-    lists: Option<&Path>,
+    lists: &Path,
     architecture: Architecture,
 ) -> anyhow::Result<PathBuf> {
     let root = out.join("root");
@@ -99,10 +101,8 @@ fn one(
         let default = workspace.root().join("packaging/image/sealane.toml");
         write("etc/sealane/sealane.toml", &fs::read(&default).with_context(|| default.display().to_string())?)?;
     }
-    if let Some(lists) = lists {
-        let list = format!("{program}.cdx.json");
-        write(&format!("usr/share/doc/{program}/{list}"), &fs::read(lists.join(&list)).context(list)?)?;
-    }
+    let list = components::file_name(program);
+    write(&format!("usr/share/doc/{program}/{list}"), &fs::read(lists.join(&list)).context(list)?)?;
 
     // A storage of its own: nothing is left in the one of the user.
     let storage = Storage::new(out);

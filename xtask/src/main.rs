@@ -5,6 +5,7 @@
 mod advisories;
 mod again;
 mod book;
+mod components;
 mod conformance;
 mod count;
 mod cross;
