@@ -198,8 +198,8 @@ ip -n client link set inside up
 sealane tunnel init 192.0.2.1:1194 --folder /etc/sealane/vpn >/dev/null || fail "sealane tunnel init"
 sealane tunnel client-config --folder /etc/sealane/vpn alice >/tmp/alice.ovpn || fail "sealane tunnel client-config"
 # The unit lets the process write only to its own folders (docs/reference/tunnel.md).
-sed -i 's|"admin.sock"|"/run/sealane/admin.sock"|; s|"status.json"|"/run/sealane/tunnel.json"|; s|"tunnel.log"|"/var/log/sealane/tunnel.log"|' \
-	/etc/sealane/vpn/tunnel.toml
+sed -i -e 's|"admin.sock"|"/run/sealane/admin.sock"|' -e 's|"status.json"|"/run/sealane/tunnel.json"|' \
+	-e 's|"tunnel.log"|"/var/log/sealane/tunnel.log"|' /etc/sealane/vpn/tunnel.toml
 chgrp -R sealane /etc/sealane/vpn
 chmod -R g+rX /etc/sealane/vpn
 cat >/etc/systemd/system/sealane.service.d/tunnel.conf <<'UNIT'

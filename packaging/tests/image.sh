@@ -14,12 +14,19 @@ lab_archive=$2
 work=$(mktemp -d)
 trap 'podman_ rm -fa >/dev/null 2>&1 || true; umount -R "$work/storage" 2>/dev/null || true; rm -rf "$work"' EXIT
 ip link set lo up
+# What podman and its networks leave in /run goes with this mount namespace.
+mount -t tmpfs none /run
 # Some kernels and sandboxes have control groups of version 1 beside version 2, which crun does not run on.
 mount -t cgroup2 none /sys/fs/cgroup 2>/dev/null || true
 
-podman_() {
-	podman --root "$work/storage" --runroot "$work/run" --storage-driver vfs --events-backend none "$@"
-}
+# A program, so that podman-compose can call it.
+cat >"$work/podman" <<SCRIPT
+#!/bin/sh
+exec podman --root "$work/storage" --runroot "$work/run" --storage-driver vfs --events-backend none \\
+	--network-config-dir "$work/networks" "\$@"
+SCRIPT
+chmod +x "$work/podman"
+podman_() { "$work/podman" "$@"; }
 # As a cautious administrator runs it: no capabilities, nothing to write to.
 confined() {
 	podman_ run --cgroups=disabled --network=host --no-hosts --ulimit nofile=4096:4096 --ulimit nproc=1024:1024 \
@@ -75,3 +82,33 @@ step "an orderly end"
 podman_ stop --time 20 "$id" >/dev/null
 code=$(podman_ inspect --format '{{.State.ExitCode}}' "$id")
 [ "$code" = 0 ] || fail "exit code $code: $(podman_ logs "$id" 2>&1)"
+podman_ rm "$id" >/dev/null
+
+step "the compose file: the gateway redirects to HTTPS, and forwards to the application by its name"
+cp -r "$(dirname "$0")/../../examples/compose" "$work/compose"
+cd "$work/compose"
+mkdir certs
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=example.com \
+	-addext subjectAltName=DNS:example.com -keyout certs/example.com.key -out certs/example.com.pem 2>"$work/openssl" ||
+	fail "openssl: $(cat "$work/openssl")"
+# The image's user reads them.
+chmod 644 certs/example.com.key
+# A sandbox may not raise its limits.
+sed -i 's/nofile: .*/nofile: 4096/' compose.yaml
+compose() {
+	podman-compose -f compose.yaml --podman-path "$work/podman" \
+		--podman-run-args='--cgroups=disabled --ulimit=nproc=1024:1024 --ulimit=nofile=4096:4096' "$@" >>"$work/compose.log" 2>&1
+}
+logs() { cat "$work/compose.log" && podman_ logs compose_sealane_1 2>&1 && podman_ logs compose_app_1 2>&1; }
+compose up -d || fail "podman-compose up: $(logs)"
+tries=100
+until curl -fs --max-time 5 --cacert certs/example.com.pem --resolve example.com:443:127.0.0.1 https://example.com/ >"$work/page"; do
+	tries=$((tries - 1))
+	[ $tries -gt 0 ] || fail "no page: $(logs)"
+	sleep 0.1
+done
+grep -q "It works." "$work/page" || fail "another page: $(cat "$work/page")"
+target=$(curl -s -o /dev/null -w '%{redirect_url}' -H 'Host: example.com' http://127.0.0.1/a)
+[ "$target" = https://example.com/a ] || fail "port 80 redirects to: $target"
+compose down || fail "podman-compose down: $(logs)"
+[ -z "$(podman_ ps --all --quiet)" ] || fail "containers are left: $(podman_ ps --all)"

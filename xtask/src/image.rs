@@ -171,8 +171,9 @@ impl Storage {
 
 /// Runs `packaging/tests/image.sh` in network and mount namespaces of its own.
 fn check(workspace: &Workspace, images: &[PathBuf]) -> anyhow::Result<()> {
-    for program in ["podman", "unshare", "ip", "curl"] {
-        ensure!(setup::find(program).is_some(), "`{program}` is missing; --check needs it");
+    // netavark, which makes podman's networks, calls iptables.
+    for program in ["podman", "podman-compose", "iptables", "unshare", "ip", "curl", "openssl"] {
+        ensure!(setup::find(program).is_some(), "`{program}` is missing; --check needs it (cargo xtask setup --packaging)");
     }
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh"]);
