@@ -83,7 +83,7 @@ const PACKAGING: &[Need] = &[
     need("cmake", "cmake", "the programs"),
     need("strip", "binutils", "programs without debug information"),
     need("git", "git", "the commit that is built"),
-    need("go", "golang-go", "nfpm, which Go builds from its module (Go 1.24 or newer)"),
+    need("go", "golang-go", "nfpm, which Go builds from its module (Go 1.23 or newer)"),
     need("rpm", "rpm", "the check of the RPM packages"),
     need("debootstrap", "debootstrap", "roots in which the packages are checked"),
     need(

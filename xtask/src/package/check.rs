@@ -1,4 +1,4 @@
-//! `cargo xtask package --check`: the packages in fresh Debian roots.
+//! `cargo xtask package --check`: the packages in fresh Debian roots, and the RPM packages in an empty one.
 
 use crate::machine::{self, Kernel, Machine, Suite};
 use crate::metadata::Workspace;
@@ -23,6 +23,14 @@ const BOOTS: usize = 4;
 /// What the script in the machine prints at its end.
 const PASSED: &str = "packages: passed";
 const FAILED: &str = "failed: ";
+
+/// Runs `packaging/tests/rpm.sh`: the RPM packages in an empty root, without their scripts.
+pub fn rpm(workspace: &Workspace, packages: &Path, newer: &Path) -> anyhow::Result<()> {
+    ensure!(setup::find("rpm").is_some(), "`rpm` is missing; --check needs it (Debian package rpm)");
+    println!("RPM packages:");
+    let script = workspace.root().join("packaging/tests/rpm.sh");
+    checked(Command::new("sh").arg(script).arg(packages).arg(newer)).context("the RPM packages fail")
+}
 
 /// Runs `packaging/tests/life-cycle.sh` in a fresh root, in namespaces of its own, without systemd.
 pub fn life_cycle(
