@@ -42,18 +42,30 @@ pub struct Options {
 pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
     let architecture = Architecture::or_native(options.architecture)?;
     ensure!(!options.check || architecture.is_native(), "--check runs only images for this machine's architecture");
+    // What would fail after the build fails now.
+    needs(options.check)?;
+    let lists = components::write(workspace, architecture)?;
     let programs = match &options.programs {
         Some(folder) => fs::canonicalize(folder).with_context(|| folder.display().to_string())?,
         None => programs::build(workspace, &options.profile, Linking::Static, architecture)?,
     };
     let out = workspace.target().join("image");
-    let lists = components::write(workspace, architecture)?;
     let images = build(workspace, &programs, &out, &lists, architecture)?;
     images.iter().for_each(|image| println!("{}", image.display()));
     if options.check {
         check(workspace, &images)?;
     }
     Ok(0)
+}
+
+/// Fails if a program is missing that builds the images, or one that checks them.
+fn needs(check: bool) -> anyhow::Result<()> {
+    // netavark, which makes podman's networks, calls iptables.
+    const CHECK: &[&str] = &["podman", "podman-compose", "iptables", "unshare", "ip", "curl", "openssl"];
+    for program in ["buildah"].iter().chain(if check { CHECK } else { &[] }) {
+        ensure!(setup::find(program).is_some(), "`{program}` is missing (`cargo xtask setup --packaging` installs it)");
+    }
+    Ok(())
 }
 
 /// Writes an archive for each program to `out`. `lists` is the folder with the lists of components, which go into the images.
@@ -64,7 +76,6 @@ pub fn build(
     lists: &Path,
     architecture: Architecture,
 ) -> anyhow::Result<Vec<PathBuf>> {
-    ensure!(setup::find("buildah").is_some(), "`buildah` is missing; it builds the images (Debian package buildah)");
     if out.exists() {
         fs::remove_dir_all(out).with_context(|| out.display().to_string())?;
     }
@@ -171,10 +182,6 @@ impl Storage {
 
 /// Runs `packaging/tests/image.sh` in network and mount namespaces of its own.
 fn check(workspace: &Workspace, images: &[PathBuf]) -> anyhow::Result<()> {
-    // netavark, which makes podman's networks, calls iptables.
-    for program in ["podman", "podman-compose", "iptables", "unshare", "ip", "curl", "openssl"] {
-        ensure!(setup::find(program).is_some(), "`{program}` is missing; --check needs it (cargo xtask setup --packaging)");
-    }
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh"]);
     command.arg(workspace.root().join("packaging/tests/image.sh")).args(images);

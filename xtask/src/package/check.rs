@@ -24,9 +24,24 @@ const BOOTS: usize = 4;
 const PASSED: &str = "packages: passed";
 const FAILED: &str = "failed: ";
 
+/// Fails if a program is missing that the checks need. To be asked before the build, which takes long.
+pub fn needs(architecture: Architecture) -> anyhow::Result<()> {
+    for program in ["rpm", "debootstrap", "unshare", "ip"] {
+        ensure!(
+            setup::find(program).is_some(),
+            "`{program}` is missing; --check needs it (`cargo xtask setup --packaging`)"
+        );
+    }
+    if !architecture.is_native() {
+        cross::emulator()?;
+    } else if let Some(missing) = machine::missing(machine::NEEDS) {
+        bail!("{missing}; --check needs it");
+    }
+    Ok(())
+}
+
 /// Runs `packaging/tests/rpm.sh`: the RPM packages in an empty root, without their scripts.
 pub fn rpm(workspace: &Workspace, packages: &Path, newer: &Path) -> anyhow::Result<()> {
-    ensure!(setup::find("rpm").is_some(), "`rpm` is missing; --check needs it (Debian package rpm)");
     println!("RPM packages:");
     let script = workspace.root().join("packaging/tests/rpm.sh");
     checked(Command::new("sh").arg(script).arg(packages).arg(newer)).context("the RPM packages fail")
@@ -39,9 +54,6 @@ pub fn life_cycle(
     suite: &str,
     architecture: Architecture,
 ) -> anyhow::Result<()> {
-    for program in ["debootstrap", "unshare", "ip"] {
-        ensure!(setup::find(program).is_some(), "`{program}` is missing; --check needs it");
-    }
     let root = fresh_root(workspace, packages, suite, "life-cycle.sh", architecture)?;
     println!("{suite}, {}:", architecture.name());
     let emulation = emulation(architecture)?;
@@ -57,9 +69,6 @@ pub fn life_cycle(
 
 /// Boots a fresh root with systemd and the suite's own kernel, and runs `packaging/tests/boot.sh` in it.
 pub fn boot(workspace: &Workspace, packages: &Path, suite: &str) -> anyhow::Result<()> {
-    if let Some(missing) = machine::missing(machine::NEEDS) {
-        bail!("{missing}; --check needs it");
-    }
     let folder = workspace.target().join("roots").join(format!("{suite}-kernel"));
     fs::create_dir_all(&folder)?;
     let kernel = machine::fetch_kernel(&Suite::open(&folder, suite)?)?;

@@ -50,6 +50,11 @@ pub struct Options {
 /// Builds the packages and prints their paths.
 pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
     let architecture = Architecture::or_native(options.architecture)?;
+    // What would fail after the build fails now.
+    if options.check {
+        check::needs(architecture)?;
+    }
+    nfpm(workspace)?;
     let programs = match &options.programs {
         Some(folder) => fs::canonicalize(folder).with_context(|| folder.display().to_string())?,
         None => programs::build(workspace, &options.profile, Linking::Dynamic, architecture)?,
@@ -165,12 +170,12 @@ fn stage_program(folder: &Path, stage: &Path, program: &str, architecture: Archi
 }
 
 /// nfpm in target/tools, built there from its Go module when it is missing.
-fn nfpm(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+pub fn nfpm(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let folder = workspace.target().join("tools");
     let program = folder.join("nfpm");
     if !program.is_file() {
         let Some(go) = setup::find("go") else {
-            bail!("`go` is missing; it builds nfpm, which builds the packages (Debian package golang-go)");
+            bail!("`go` is missing; it builds nfpm, which builds the packages (Go 1.23 or newer)");
         };
         checked(Command::new(go).args(["install", NFPM]).env("GOBIN", &folder).current_dir(std::env::temp_dir()))?;
     }

@@ -70,11 +70,14 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
         [] => vec![Architecture::native()?],
         given => given.to_vec(),
     };
+    // The programs that make packages and lists are built first: what they lack shows now, and not after the two builds.
+    package::nfpm(&first)?;
     let mut built = Vec::new();
     for &architecture in &architectures {
+        let lists = components::write(&first, architecture)?;
         let one = build(&first, &options.profile, architecture)?;
         compare(&one, &build(&second, &options.profile, architecture)?)?;
-        built.push(one);
+        built.push((one, lists));
     }
     fs::remove_dir_all(second.root()).with_context(|| second.root().display().to_string())?;
 
@@ -83,8 +86,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
         fs::remove_dir_all(&out).with_context(|| out.display().to_string())?;
     }
     fs::create_dir_all(&out)?;
-    for Built { packages, with_everything, architecture } in built {
-        let lists = components::write(&first, architecture)?;
+    for (Built { packages, with_everything, architecture }, lists) in built {
         for file in package::build(&first, &packages, None, false, architecture)? {
             keep(&file, &out)?;
         }
