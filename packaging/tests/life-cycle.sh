@@ -18,7 +18,9 @@ step "installation"
 dpkg -i /packages/sealane_*.deb >/dev/null
 systemctl is-enabled --quiet sealane.service || fail "the service is not enabled"
 [ "$(stat -c '%U:%G %a' /etc/sealane/sealane.toml)" = "root:sealane 640" ] || fail "rights of sealane.toml"
-[ -n "$(sealane --version --json | grep '"commit"')" ] || fail "sealane --version --json"
+version=$(sealane --version --json | tr -d ' \n')
+echo "$version" | grep -Eq '"commit":"[0-9a-f]{40}(-modified)?"' || fail "the version names no commit: $version"
+echo "$version" | grep -q '"features":\["full"\]' || fail "the version names no features: $version"
 [ -s /usr/share/doc/sealane/copyright ] || fail "no copyright file"
 [ "$(exposure)" -le 15 ] || fail "systemd-analyze security: $(exposure) tenths, at most 15"
 [ -s /usr/lib/systemd/system/sealane-client@.service ] || fail "no unit for clients"
@@ -53,6 +55,11 @@ step "the tunnel's package, the lab"
 dpkg -i /packages/newer/sealane-openvpn_*.deb /packages/newer/sealane-lab_*.deb >/dev/null
 [ "$(exposure)" -le 30 ] || fail "systemd-analyze security with a tunnel: $(exposure) tenths, at most 30"
 sealane-lab --version >/dev/null || fail "sealane-lab --version"
+for program in sealane sealane-lab; do
+	for file in bash-completion/completions/$program zsh/vendor-completions/_$program fish/vendor_completions.d/$program.fish; do
+		grep -q "$program" "/usr/share/$file" || fail "no completions: $file"
+	done
+done
 
 step "removal and purge"
 dpkg -r sealane-openvpn sealane-lab sealane >/dev/null 2>&1

@@ -1,11 +1,12 @@
 //! `cargo xtask image`: container images of the gateway and the lab, in target/image.
 //!
-//! An image holds a static program, the CAs of the machine that builds it, a user, and for the gateway a configuration: no shell and
-//! no package manager. buildah makes it without a daemon. Its format is Docker's, because OCI's has no field for a health check.
+//! An image holds a static program, its list of components, the CAs of the machine that builds it, a user, and for the gateway a
+//! configuration: no shell and no package manager. buildah makes it without a daemon. Its format is Docker's, because OCI's has no
+//! field for a health check.
 
 use crate::metadata::Workspace;
 use crate::programs::{self, Architecture, Linking, checked, quiet};
-use crate::setup;
+use crate::{components, setup};
 use anyhow::{Context, ensure};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,6 +15,8 @@ use std::process::Command;
 
 /// The largest image that we ship, in bytes.
 const LIMIT: u64 = 30 << 20;
+/// More than all files of an image need beside the program: the CAs, the list of components, the archive itself.
+const OTHERS: u64 = 2 << 20;
 /// The numeric user and group of the programs, as `USER` in the image and as an owner of its folder for state. Kubernetes checks
 /// `runAsNonRoot` by the number.
 const USER: &str = "65532:65532";
@@ -41,12 +44,15 @@ pub struct Options {
 pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
     let architecture = Architecture::or_native(options.architecture)?;
     ensure!(!options.check || architecture.is_native(), "--check runs only images for this machine's architecture");
+    // What would fail after the build fails now.
+    needs(options.check)?;
+    let lists = components::write(workspace, architecture)?;
     let programs = match &options.programs {
         Some(folder) => fs::canonicalize(folder).with_context(|| folder.display().to_string())?,
         None => programs::build(workspace, &options.profile, Linking::Static, architecture)?,
     };
     let out = workspace.target().join("image");
-    let images = build(workspace, &programs, &out, None, architecture)?;
+    let images = build(workspace, &programs, &out, &lists, architecture)?;
     images.iter().for_each(|image| println!("{}", image.display()));
     if options.check {
         check(workspace, &images)?;
@@ -54,15 +60,24 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-/// Writes an archive for each program to `out`; the folder of lists of components, if there is one, goes into the images.
+/// Fails if a program is missing that builds the images, or one that checks them.
+fn needs(check: bool) -> anyhow::Result<()> {
+    // netavark, which makes podman's networks, calls iptables.
+    const CHECK: &[&str] = &["podman", "podman-compose", "iptables", "unshare", "ip", "curl", "openssl"];
+    for program in ["buildah"].iter().chain(if check { CHECK } else { &[] }) {
+        ensure!(setup::find(program).is_some(), "`{program}` is missing (`cargo xtask setup --packaging` installs it)");
+    }
+    Ok(())
+}
+
+/// Writes an archive for each program to `out`. `lists` is the folder with the lists of components, which go into the images.
 pub fn build(
     workspace: &Workspace,
     programs: &Path,
     out: &Path,
-    lists: Option<&Path>,
+    lists: &Path,
     architecture: Architecture,
 ) -> anyhow::Result<Vec<PathBuf>> {
-    ensure!(setup::find("buildah").is_some(), "`buildah` is missing; it builds the images (Debian package buildah)");
     if out.exists() {
         fs::remove_dir_all(out).with_context(|| out.display().to_string())?;
     }
@@ -79,7 +94,7 @@ fn one(
     programs: &Path,
     out: &Path,
     program: &str,
-    lists: Option<&Path>,
+    lists: &Path,
     architecture: Architecture,
 ) -> anyhow::Result<PathBuf> {
     let root = out.join("root");
@@ -89,8 +104,13 @@ fn one(
         fs::write(&path, text).with_context(|| path.display().to_string())
     };
     fs::create_dir_all(root.join("usr/bin"))?;
-    programs::strip(&programs.join(program), &root.join("usr/bin").join(program), architecture)?;
-    fs::set_permissions(root.join("usr/bin").join(program), fs::Permissions::from_mode(0o755))?;
+    let binary = root.join("usr/bin").join(program);
+    programs::strip(&programs.join(program), &binary, architecture)?;
+    if fs::metadata(&binary).with_context(|| binary.display().to_string())?.len() + OTHERS > LIMIT {
+        println!("{program}: the program in the image has no function names, because the image would be too large");
+        programs::strip_names(&binary, architecture)?;
+    }
+    fs::set_permissions(&binary, fs::Permissions::from_mode(0o755))?;
     write("etc/passwd", b"root:x:0:0::/:/sbin/nologin\nsealane:x:65532:65532::/:/sbin/nologin\n")?;
     write("etc/group", b"root:x:0:\nsealane:x:65532:\n")?;
     write("etc/nsswitch.conf", b"hosts: files dns\n")?;
@@ -99,10 +119,8 @@ fn one(
         let default = workspace.root().join("packaging/image/sealane.toml");
         write("etc/sealane/sealane.toml", &fs::read(&default).with_context(|| default.display().to_string())?)?;
     }
-    if let Some(lists) = lists {
-        let list = format!("{program}.cdx.json");
-        write(&format!("usr/share/doc/{program}/{list}"), &fs::read(lists.join(&list)).context(list)?)?;
-    }
+    let list = components::file_name(program);
+    write(&format!("usr/share/doc/{program}/{list}"), &fs::read(lists.join(&list)).context(list)?)?;
 
     // A storage of its own: nothing is left in the one of the user.
     let storage = Storage::new(out);
@@ -171,9 +189,6 @@ impl Storage {
 
 /// Runs `packaging/tests/image.sh` in network and mount namespaces of its own.
 fn check(workspace: &Workspace, images: &[PathBuf]) -> anyhow::Result<()> {
-    for program in ["podman", "unshare", "ip", "curl"] {
-        ensure!(setup::find(program).is_some(), "`{program}` is missing; --check needs it");
-    }
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh"]);
     command.arg(workspace.root().join("packaging/tests/image.sh")).args(images);

@@ -1,6 +1,6 @@
 //! The layers of `ARCHITECTURE.md`, checked: a crate imports only from rows above its own, cores do no I/O, one crate
-//! alone names rustls' unbuffered API, `unsafe` stays where it is allowed, the proxy stays a short composition of parts, and
-//! its QUIC transport knows no HTTP.
+//! alone names rustls' unbuffered API, `unsafe` stays where it is allowed, the proxy stays a short composition of parts,
+//! its QUIC transport knows no HTTP, and the default members of the workspace are crates of the gateway.
 
 use crate::metadata::{Dependency, Package, Workspace};
 use anyhow::Context;
@@ -347,14 +347,33 @@ fn inherits_lints(package: &Package) -> anyhow::Result<bool> {
     Ok(manifest.get("lints").and_then(inherits).unwrap_or(false))
 }
 
-fn judge_root(root: &Path) -> anyhow::Result<Option<String>> {
+fn judge_root(root: &Path) -> anyhow::Result<Vec<String>> {
     let manifest = manifest(&root.join("Cargo.toml"))?;
     let mut value = manifest.get("workspace");
     for key in ["lints", "rust", "unsafe_code"] {
         value = value.and_then(|table| table.get(key));
     }
-    let forbidden = value.and_then(toml::Value::as_str) == Some("forbid");
-    Ok((!forbidden).then(|| "Cargo.toml: `unsafe_code` is no longer \"forbid\" for the workspace".to_owned()))
+    let mut found = Vec::new();
+    if value.and_then(toml::Value::as_str) != Some("forbid") {
+        found.push("Cargo.toml: `unsafe_code` is no longer \"forbid\" for the workspace".to_owned());
+    }
+    found.extend(judge_default_members(&manifest));
+    Ok(found)
+}
+
+/// What is wrong with the packages that `cargo build` and `cargo run` build at the root, if anything. The first build of a user must
+/// not take the time for the lab's libraries. The dependencies of product crates need no check here: [`judge_import`] keeps the lab out.
+fn judge_default_members(manifest: &toml::Table) -> Option<String> {
+    let members = manifest.get("workspace").and_then(|workspace| workspace.get("default-members"));
+    let Some(members) = members.and_then(toml::Value::as_array) else {
+        return Some("Cargo.toml: `default-members` is missing, so that `cargo build` also builds the lab".to_owned());
+    };
+    let is_product = |folder: &str| matches!(place(folder), Some(Place::Product(_)));
+    let others: Vec<&str> =
+        members.iter().filter_map(toml::Value::as_str).filter(|folder| !is_product(folder)).collect();
+    (!others.is_empty()).then(|| {
+        format!("Cargo.toml: `default-members` must list only crates of the gateway, not {}", others.join(", "))
+    })
 }
 
 #[cfg(test)]
@@ -410,6 +429,19 @@ mod tests {
         assert!(refused("lab/load", "gateway/proxy", None));
         assert!(!refused("lab/load", "gateway/sys", None));
         assert!(!refused("tests/interop", "gateway/sealane", Some("dev")));
+    }
+
+    #[test]
+    fn default_members_are_crates_of_the_gateway() {
+        let judge = |members: &str| judge_default_members(&format!("[workspace]\n{members}\n").parse().unwrap());
+        assert_eq!(judge("default-members = [\"gateway/sealane\"]"), None);
+        for other in ["lab/sealane-lab", "lab/load", "tests/interop", "xtask", "elsewhere"] {
+            let found = judge(&format!("default-members = [\"gateway/sealane\", \"{other}\"]"));
+            assert!(found.is_some_and(|found| found.ends_with(other)), "{other}");
+        }
+        assert!(judge("members = [\"gateway/sealane\"]").is_some());
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        assert_eq!(judge_root(root).unwrap(), Vec::<String>::new());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod advisories;
 mod again;
 mod book;
+mod components;
 mod conformance;
 mod count;
 mod cross;
@@ -128,6 +129,9 @@ enum Command {
         /// Install them without asking
         #[arg(long)]
         yes: bool,
+        /// Instead install what `package --check`, `image --check` and `release` need (buildah, podman, debootstrap, qemu…)
+        #[arg(long)]
+        packaging: bool,
     },
 }
 
@@ -162,7 +166,8 @@ fn main() -> ExitCode {
         Command::Package(options) => Workspace::load().and_then(|w| package::run(&w, &options)),
         Command::Image(options) => Workspace::load().and_then(|w| image::run(&w, &options)),
         Command::Release(options) => Workspace::load().and_then(|w| release::run(&w, &options)),
-        Command::Setup { yes } => setup::run(yes).map(|()| 0),
+        Command::Setup { yes, packaging: true } => setup::packaging(yes).map(|()| 0),
+        Command::Setup { yes, packaging: false } => setup::run(yes).map(|()| 0),
     };
     match done {
         Ok(status) => ExitCode::from(status),

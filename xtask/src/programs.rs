@@ -137,12 +137,20 @@ fn home() -> PathBuf {
 /// Copies a program to a folder, without debug information. Function names stay: a backtrace of a user names them.
 pub fn strip(program: &Path, to: &Path, architecture: Architecture) -> anyhow::Result<()> {
     fs::copy(program, to).with_context(|| program.display().to_string())?;
-    let tool = match architecture {
+    checked(Command::new(strip_tool(architecture)).arg("--strip-debug").arg(to))
+}
+
+/// Removes the function names of a program, too.
+pub fn strip_names(program: &Path, architecture: Architecture) -> anyhow::Result<()> {
+    checked(Command::new(strip_tool(architecture)).arg("--strip-all").arg(program))
+}
+
+fn strip_tool(architecture: Architecture) -> &'static str {
+    match architecture {
         _ if architecture.is_native() => "strip",
         Architecture::Amd64 => "x86_64-linux-gnu-strip",
         Architecture::Arm64 => "aarch64-linux-gnu-strip",
-    };
-    checked(Command::new(tool).arg("--strip-debug").arg(to))
+    }
 }
 
 /// Has a program write its manual pages, compressed, to a folder.

@@ -75,6 +75,39 @@ const CHROMIUM: Need = need("chromium", "chromium", "the status page and the rep
 /// What `cargo xtask browser` needs.
 const BROWSER: &[Need] = &[CHROMIUM];
 
+/// What `cargo xtask package`, `image` and `release` need with `--check`, beside what `cargo xtask test` needs.
+const PACKAGING: &[Need] = &[
+    need("cc", "gcc", "the programs"),
+    need("c++", "g++", "the programs"),
+    need("make", "make", "the programs"),
+    need("cmake", "cmake", "the programs"),
+    need("strip", "binutils", "programs without debug information"),
+    need("git", "git", "the commit that is built"),
+    need("go", "golang-go", "nfpm, which Go builds from its module (Go 1.23 or newer)"),
+    need("rpm", "rpm", "the check of the RPM packages"),
+    need("debootstrap", "debootstrap", "roots in which the packages are checked"),
+    need(
+        "/usr/share/keyrings/debian-archive-keyring.gpg",
+        "debian-archive-keyring",
+        "the signatures of Debian's suites",
+    ),
+    need("qemu-system-x86_64", "qemu-system-x86", "a machine in which systemd runs"),
+    need("cpio", "cpio", "the file system of that machine"),
+    need("xz", "xz-utils", "modules of that machine's kernel"),
+    need("unshare", "util-linux", "namespaces"),
+    need("ip", "iproute2", "network namespaces"),
+    need("buildah", "buildah", "container images"),
+    need("podman", "podman", "the check of the images"),
+    need("crun", "crun", "the check of the images"),
+    need("podman-compose", "podman-compose", "the check of the compose file"),
+    need("iptables", "iptables", "networks of containers"),
+    need("/usr/lib/podman/netavark", "netavark", "networks of containers"),
+    need("/usr/lib/podman/aardvark-dns", "aardvark-dns", "names of containers"),
+    need("curl", "curl", "requests to what is checked"),
+    need("openssl", "openssl", "a certificate for the compose file"),
+    need("minisign", "minisign", "the signature of a release"),
+];
+
 /// Installs what is missing after asking, or without where `yes` or `CI=true` says so.
 pub fn run(yes: bool) -> anyhow::Result<()> {
     components()?;
@@ -84,6 +117,11 @@ pub fn run(yes: bool) -> anyhow::Result<()> {
 /// The same for the browser.
 pub fn browser(yes: bool) -> anyhow::Result<()> {
     provide(BROWSER, yes)
+}
+
+/// The same for packages, images and releases.
+pub fn packaging(yes: bool) -> anyhow::Result<()> {
+    provide(PACKAGING, yes)
 }
 
 fn provide(needs: &[Need], yes: bool) -> anyhow::Result<()> {
@@ -96,14 +134,14 @@ fn provide(needs: &[Need], yes: bool) -> anyhow::Result<()> {
     }
     if find("apt-get").is_none() {
         eprintln!(
-            "setup: this system has no apt-get; install these programs by hand, or the tests that need them are skipped"
+            "setup: this system has no apt-get; install these programs by hand, or what needs them is skipped or refused"
         );
         return Ok(());
     }
     let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
     packages.dedup();
     if !(yes || in_ci() || agreed(&packages)?) {
-        eprintln!("setup: not installed; the tests that need them are skipped");
+        eprintln!("setup: not installed; what needs them is skipped or refused");
         return Ok(());
     }
     install(&packages)

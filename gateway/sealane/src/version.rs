@@ -44,6 +44,8 @@ pub fn json() -> serde_json::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
+    use std::process::Command;
 
     #[test]
     fn the_build_script_found_the_libraries() {
@@ -53,5 +55,41 @@ mod tests {
         }
         assert!(["release", "debug", "dist"].contains(&version.profile), "{}", version.profile);
         assert!(version.compiler.starts_with("rustc "), "{}", version.compiler);
+    }
+
+    /// `HASH` or `HASH-modified`.
+    fn hash(commit: &str) -> &str {
+        commit.strip_suffix("-modified").unwrap_or(commit)
+    }
+
+    #[test]
+    fn the_commit_is_one_of_the_repository() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        // A folder, or in a further working tree a file. Sources without a repository have no commit, or name it themselves.
+        if !root.join(".git").exists() {
+            return;
+        }
+        let commit = version().commit.expect("the repository's commit");
+        let hash = hash(commit);
+        assert_eq!(hash.len(), 40, "{commit}");
+        // HEAD may have moved since this program was built.
+        let object = format!("{hash}^{{commit}}");
+        let found = Command::new("git").arg("-C").arg(&root).args(["cat-file", "-e", &object]).status().expect("git");
+        assert!(found.success(), "the repository does not contain {commit}");
+    }
+
+    #[test]
+    fn json_has_every_field() {
+        let text = json().expect("JSON");
+        assert!(text.ends_with("}\n"));
+        let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(json["name"], "sealane");
+        assert_eq!(json["version"], env!("CARGO_PKG_VERSION"));
+        // Scripts test for the key, so it is there without a commit, too.
+        assert!(json.get("commit").is_some_and(|commit| commit.is_null() || commit.is_string()), "{text}");
+        let wanted: &[&str] = if cfg!(feature = "full") { &["full"] } else { &[] };
+        assert_eq!(json["features"], serde_json::json!(wanted));
+        assert!(json["target"].as_str().is_some_and(|target| target.contains("-linux-")), "{text}");
+        assert!(json["libraries"]["rustls"].is_string(), "{text}");
     }
 }

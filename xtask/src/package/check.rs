@@ -1,4 +1,4 @@
-//! `cargo xtask package --check`: the packages in fresh Debian roots.
+//! `cargo xtask package --check`: the packages in fresh Debian roots, and the RPM packages in an empty one.
 
 use crate::machine::{self, Kernel, Machine, Suite};
 use crate::metadata::Workspace;
@@ -11,17 +11,41 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the roots contain beside the smallest Debian system.
-const INCLUDED: &str =
-    "--include=ca-certificates,systemd,systemd-sysv,init-system-helpers,curl,util-linux,procps,kmod,iproute2";
-/// Of the kernel's modules: what the tunnel needs.
-const MODULES: &[&str] = &["drivers/net/tun.ko.xz", "drivers/net/tun.ko"];
+const INCLUDED: &str = "--include=ca-certificates,systemd,systemd-sysv,init-system-helpers,curl,util-linux,procps,kmod,iproute2,\
+                        iputils-ping,logrotate";
+/// Of the kernel's modules: what the tunnel and its client need.
+const MODULES: &[&str] =
+    &["drivers/net/tun.ko.xz", "drivers/net/tun.ko", "drivers/net/veth.ko.xz", "drivers/net/veth.ko"];
 /// Software emulation of a loaded machine is slow; a hang is longer.
-const SECONDS: u32 = 1800;
+const SECONDS: u32 = 2700;
 /// How often a machine whose kernel crashes is booted.
 const BOOTS: usize = 4;
 /// What the script in the machine prints at its end.
 const PASSED: &str = "packages: passed";
 const FAILED: &str = "failed: ";
+
+/// Fails if a program is missing that the checks need. To be asked before the build, which takes long.
+pub fn needs(architecture: Architecture) -> anyhow::Result<()> {
+    for program in ["rpm", "debootstrap", "unshare", "ip"] {
+        ensure!(
+            setup::find(program).is_some(),
+            "`{program}` is missing; --check needs it (`cargo xtask setup --packaging`)"
+        );
+    }
+    if !architecture.is_native() {
+        cross::emulator()?;
+    } else if let Some(missing) = machine::missing(machine::NEEDS) {
+        bail!("{missing}; --check needs it");
+    }
+    Ok(())
+}
+
+/// Runs `packaging/tests/rpm.sh`: the RPM packages in an empty root, without their scripts.
+pub fn rpm(workspace: &Workspace, packages: &Path, newer: &Path) -> anyhow::Result<()> {
+    println!("RPM packages:");
+    let script = workspace.root().join("packaging/tests/rpm.sh");
+    checked(Command::new("sh").arg(script).arg(packages).arg(newer)).context("the RPM packages fail")
+}
 
 /// Runs `packaging/tests/life-cycle.sh` in a fresh root, in namespaces of its own, without systemd.
 pub fn life_cycle(
@@ -30,9 +54,6 @@ pub fn life_cycle(
     suite: &str,
     architecture: Architecture,
 ) -> anyhow::Result<()> {
-    for program in ["debootstrap", "unshare", "ip"] {
-        ensure!(setup::find(program).is_some(), "`{program}` is missing; --check needs it");
-    }
     let root = fresh_root(workspace, packages, suite, "life-cycle.sh", architecture)?;
     println!("{suite}, {}:", architecture.name());
     let emulation = emulation(architecture)?;
@@ -48,9 +69,6 @@ pub fn life_cycle(
 
 /// Boots a fresh root with systemd and the suite's own kernel, and runs `packaging/tests/boot.sh` in it.
 pub fn boot(workspace: &Workspace, packages: &Path, suite: &str) -> anyhow::Result<()> {
-    if let Some(missing) = machine::missing(machine::NEEDS) {
-        bail!("{missing}; --check needs it");
-    }
     let folder = workspace.target().join("roots").join(format!("{suite}-kernel"));
     fs::create_dir_all(&folder)?;
     let kernel = machine::fetch_kernel(&Suite::open(&folder, suite)?)?;
@@ -106,8 +124,10 @@ fn fresh_root(
 ) -> anyhow::Result<PathBuf> {
     let name = if architecture.is_native() { suite.to_owned() } else { format!("{suite}-{}", architecture.name()) };
     let kept = workspace.target().join("roots").join(&name);
-    // The last that debootstrap was asked for, as a sign that it came to its end.
-    if !kept.join("sbin/init").exists() || !kept.join("usr/bin/curl").exists() || !kept.join("usr/sbin/ip").exists() {
+    // Says with what a complete root was made. A root that was interrupted, or that lacks packages, is made again.
+    let complete = kept.with_file_name(format!("{name}.complete"));
+    let is_complete = kept.is_dir() && fs::read_to_string(&complete).is_ok_and(|made| made == INCLUDED);
+    if !is_complete {
         println!("{name}: making a root");
         if kept.exists() {
             fs::remove_dir_all(&kept)?;
@@ -115,11 +135,13 @@ fn fresh_root(
         fs::create_dir_all(&kept)?;
         let mirror = machine::mirror()?;
         let inside = format!(
-            "{}debootstrap --variant=minbase --arch={} {INCLUDED} {suite} \"$0\" \"$1\" && chroot \"$0\" apt-get clean",
+            "{}debootstrap --variant=minbase --arch={} {INCLUDED} {suite} \"$0\" \"$1\" && chroot \"$0\" apt-get clean && rm -rf \
+             \"$0\"/var/lib/apt/lists/*",
             emulation(architecture)?,
             architecture.name()
         );
         quiet(Command::new("unshare").args(["--mount", "sh", "-c", &inside]).arg(&kept).arg(mirror))?;
+        fs::write(&complete, INCLUDED)?;
     }
     let root = packages.join(format!("root-{name}"));
     if root.exists() {

@@ -41,8 +41,8 @@ pub struct Options {
     #[arg(long, value_enum, value_name = "NAME")]
     architecture: Option<Architecture>,
     /// Afterwards test the packages in new Debian 12 and 13 roots: installation, first start, upgrade, removal, in a namespace and in
-    /// a virtual machine with systemd (needs root, debootstrap and qemu). For another architecture: in a namespace with Debian 12,
-    /// under qemu-user
+    /// a virtual machine with systemd (needs root, debootstrap and qemu); and the RPM packages in an empty root (needs rpm). For another
+    /// architecture: in a namespace with Debian 12, under qemu-user
     #[arg(long)]
     check: bool,
 }
@@ -50,6 +50,11 @@ pub struct Options {
 /// Builds the packages and prints their paths.
 pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
     let architecture = Architecture::or_native(options.architecture)?;
+    // What would fail after the build fails now.
+    if options.check {
+        check::needs(architecture)?;
+    }
+    nfpm(workspace)?;
     let programs = match &options.programs {
         Some(folder) => fs::canonicalize(folder).with_context(|| folder.display().to_string())?,
         None => programs::build(workspace, &options.profile, Linking::Dynamic, architecture)?,
@@ -91,15 +96,20 @@ pub fn build(
             variables.build(workspace, &nfpm, package, format, &version, &out)?;
         }
     }
-    let newer = out.join("newer");
+    // In folders of their own: the machine with systemd gets only those for dpkg.
+    let (newer, newer_rpms) = (out.join("newer"), out.join("newer-rpm"));
     if check {
-        fs::create_dir_all(&newer)?;
-        for (package, _) in PACKAGES {
-            variables.build(workspace, &nfpm, package, "deb", &format!("{version}+1"), &newer)?;
+        for (format, folder) in [("deb", &newer), ("rpm", &newer_rpms)] {
+            fs::create_dir_all(folder)?;
+            for (package, _) in PACKAGES {
+                variables.build(workspace, &nfpm, package, format, &format!("{version}+1"), folder)?;
+            }
         }
     }
     fs::remove_dir_all(&stage)?;
     if check {
+        check::rpm(workspace, &out, &newer_rpms)?;
+        fs::remove_dir_all(&newer_rpms)?;
         for suite in if architecture.is_native() { SUITES } else { EMULATED_SUITES } {
             check::life_cycle(workspace, &out, suite, architecture)?;
             if architecture.is_native() {
@@ -160,12 +170,12 @@ fn stage_program(folder: &Path, stage: &Path, program: &str, architecture: Archi
 }
 
 /// nfpm in target/tools, built there from its Go module when it is missing.
-fn nfpm(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+pub fn nfpm(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let folder = workspace.target().join("tools");
     let program = folder.join("nfpm");
     if !program.is_file() {
         let Some(go) = setup::find("go") else {
-            bail!("`go` is missing; it builds nfpm, which builds the packages (Debian package golang-go)");
+            bail!("`go` is missing; it builds nfpm, which builds the packages (Go 1.23 or newer)");
         };
         checked(Command::new(go).args(["install", NFPM]).env("GOBIN", &folder).current_dir(std::env::temp_dir()))?;
     }

@@ -5,12 +5,11 @@
 //! components, checksums and a signature follow.
 
 mod archive;
-mod components;
 mod prepare;
 
 use crate::metadata::Workspace;
 use crate::programs::{self, Architecture, Linking, PROGRAMS, checked, quiet};
-use crate::{image, package, setup};
+use crate::{components, image, package, setup};
 use anyhow::{Context, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,6 +50,8 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
             "`buildah` is missing; it builds the container images (Debian package buildah), or give --no-images"
         );
     }
+    // Each of the two clones needs a folder of its own for what it builds.
+    ensure!(std::env::var_os("CARGO_TARGET_DIR").is_none(), "unset CARGO_TARGET_DIR for a release");
     let unclean = quiet(git(workspace.root()).args(["status", "--porcelain"]))?;
     ensure!(unclean.is_empty(), "commit or remove these changes first:\n{unclean}");
     let version = prepare::Version::parse(&options.version)?;
@@ -69,11 +70,14 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
         [] => vec![Architecture::native()?],
         given => given.to_vec(),
     };
+    // The programs that make packages and lists are built first: what they lack shows now, and not after the two builds.
+    package::nfpm(&first)?;
     let mut built = Vec::new();
     for &architecture in &architectures {
+        let lists = components::write(&first, architecture)?;
         let one = build(&first, &options.profile, architecture)?;
         compare(&one, &build(&second, &options.profile, architecture)?)?;
-        built.push(one);
+        built.push((one, lists));
     }
     fs::remove_dir_all(second.root()).with_context(|| second.root().display().to_string())?;
 
@@ -82,17 +86,19 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
         fs::remove_dir_all(&out).with_context(|| out.display().to_string())?;
     }
     fs::create_dir_all(&out)?;
-    components::write(&first, &out)?;
-    for Built { packages, with_everything, architecture } in built {
+    for (Built { packages, with_everything, architecture }, lists) in built {
         for file in package::build(&first, &packages, None, false, architecture)? {
             keep(&file, &out)?;
         }
         for (program, _) in PROGRAMS {
             archive::write(&first, &with_everything, program, &out, architecture)?;
+            let list = components::file_name(program);
+            let name = format!("{program}-{version}-linux-{}.cdx.json", architecture.name());
+            fs::copy(lists.join(&list), out.join(name)).context(list)?;
         }
         if !options.no_images {
             let folder = first.target().join("image");
-            for file in image::build(&first, &with_everything, &folder, Some(&out), architecture)? {
+            for file in image::build(&first, &with_everything, &folder, &lists, architecture)? {
                 keep(&file, &out)?;
             }
         }

@@ -1,4 +1,5 @@
-//! The commit of a version: the changelog's section, the version in `Cargo.toml` and the lock files, the stored example.
+//! The commit of a version: the changelog's section, the version in `Cargo.toml`, the lock files and the compose file, the stored
+//! example.
 
 use super::git;
 use crate::metadata::{Workspace, cargo};
@@ -45,7 +46,8 @@ pub fn run(workspace: &Workspace, version: &Version) -> anyhow::Result<()> {
     let date = quiet(git(root).args(["log", "-1", "--format=%cs"]))?;
     edit(workspace, "CHANGELOG.md", |text| changelog(text, version, &date))?;
     edit(workspace, "Cargo.toml", |text| manifest(text, version))?;
-    let mut changed = vec!["CHANGELOG.md".to_owned(), "Cargo.toml".to_owned()];
+    edit(workspace, COMPOSE, |text| compose(text, version))?;
+    let mut changed = ["CHANGELOG.md", "Cargo.toml", COMPOSE].map(str::to_owned).to_vec();
     // Writes the new versions of our own packages to the lock files, and no other change.
     for folder in std::iter::once(".").chain(steps::APART) {
         let folder = Path::new(folder);
@@ -64,6 +66,9 @@ pub fn run(workspace: &Workspace, version: &Version) -> anyhow::Result<()> {
 
 /// The configuration with all settings, which is generated from their declarations.
 const EXAMPLE: &str = "docs/reference/sealane.example.toml";
+
+/// The compose file, which names the image with its version.
+const COMPOSE: &str = "examples/compose/compose.yaml";
 
 /// Where the example of this version is kept, for a test that later versions load it. Versions that differ in the last number have the
 /// same settings.
@@ -101,6 +106,24 @@ fn manifest(text: &str, version: &Version) -> anyhow::Result<String> {
     Ok(format!("{before}{}", section.replacen(line, &format!("version = \"{version}\""), 1)))
 }
 
+/// Puts the version behind `image: sealane:` in the compose file.
+fn compose(text: &str, version: &Version) -> anyhow::Result<String> {
+    const IMAGE: &str = "image: sealane:";
+    let mut images = 0;
+    let lines = text.split_inclusive('\n').map(|line| match line.split_once(IMAGE) {
+        Some((before, rest)) if before.trim().is_empty() => {
+            images += 1;
+            // What follows the version on its line stays: a comment, the end of the line.
+            let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+            format!("{before}{IMAGE}{version}{}", &rest[end..])
+        }
+        _ => line.to_owned(),
+    });
+    let text = lines.collect();
+    ensure!(images > 0, "no line begins with `{IMAGE}`");
+    Ok(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,6 +156,18 @@ mod tests {
         let text = "[a]\nversion = \"9\"\n[workspace.package]\nversion = \"0.1.0\"\nedition = \"2024\"\n[b]\nversion = \"9\"\n";
         assert_eq!(manifest(text, &version()).unwrap(), text.replace("0.1.0", "0.2.0"));
         assert!(manifest("[package]\nversion = \"0.1.0\"\n", &version()).is_err());
+    }
+
+    #[test]
+    fn images_in_the_compose_file_get_the_version() {
+        let text = "a:\n  image: sealane:0.1.0\n  # image: sealane:0.1.0\nb:\n  image: sealane:0.1.0 # c\n";
+        let wanted = "a:\n  image: sealane:0.2.0\n  # image: sealane:0.1.0\nb:\n  image: sealane:0.2.0 # c\n";
+        assert_eq!(compose(text, &version()).unwrap(), wanted);
+        assert!(compose("a:\n  image: other:0.1.0\n", &version()).is_err());
+        let stored = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(COMPOSE)).unwrap();
+        // The stored file names the workspace's version, which this crate has, too.
+        let current = Version::parse(env!("CARGO_PKG_VERSION")).unwrap();
+        assert_eq!(compose(&stored, &current).unwrap(), stored);
     }
 
     #[test]

@@ -16,3 +16,21 @@ fn configurations_of_earlier_versions_load() {
         assert!(done.status.success(), "{name}: {}", String::from_utf8_lossy(&done.stderr));
     }
 }
+
+/// Scripts and the packages' tests read this.
+#[test]
+fn the_version_as_json_names_commit_and_features() {
+    let done = sealane_interop::gateway::run(["--version", "--json"]);
+    assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+    let json: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let plain = sealane_interop::gateway::run(["--version"]);
+    let version = json["version"].as_str().expect("a version");
+    assert_eq!(String::from_utf8_lossy(&plain.stdout), format!("sealane {version}\n"));
+    // A program from sources without a repository has no commit.
+    if let Some(commit) = json["commit"].as_str() {
+        let hash = commit.strip_suffix("-modified").unwrap_or(commit);
+        assert!(hash.len() == 40 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()), "{commit}");
+    }
+    let features = json["features"].as_array().expect("a list");
+    assert!(features.iter().all(|feature| feature == "full"), "{features:?}");
+}
