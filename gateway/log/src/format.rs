@@ -151,10 +151,23 @@ fn push_message(text: &mut String, message: &str) {
     for c in message.trim_end().chars() {
         match c {
             '\n' => text.push_str("\n  "),
-            c if is_printable(c) => text.push(c),
-            c => text.extend(c.escape_debug()),
+            c => push_printable(text, c),
         }
     }
+}
+
+fn push_printable(text: &mut String, c: char) {
+    match is_printable(c) {
+        true => text.push(c),
+        false => text.extend(c.escape_debug()),
+    }
+}
+
+/// What a stranger has sent, for a terminal: escaped as in the log.
+pub fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    text.chars().for_each(|c| push_printable(&mut out, c));
+    out
 }
 
 /// RFC 8259 §7 asks for the escapes of characters below U+0020 only.
@@ -277,6 +290,8 @@ mod tests {
         let evil = "x\n2026-11-22T18:30:00.123Z ERROR sealane: forged\r\u{1b}[2J\u{9b}2J\u{202e}\u{2028}\u{e0001}\0";
         let mut line = Line::new(Level::Warn, "sealane", evil);
         line.field("name", evil.into());
+        assert!(printable(evil).starts_with("x\\n2026-") && printable(evil).chars().all(is_printable));
+        assert_eq!(printable("Code (\u{e9}\u{4e2d}): \"now\"?"), "Code (\u{e9}\u{4e2d}): \"now\"?");
         for (output, format) in [
             (Output::Plain, Format::Text),
             (Output::Plain, Format::Json),

@@ -19,7 +19,7 @@ mod recent;
 pub mod records;
 mod repeats;
 
-pub use format::{Exported, Time};
+pub use format::{Exported, Time, printable};
 use format::{Format, Line};
 use output::{LineWriter, Output};
 use recent::Recent;

@@ -235,6 +235,8 @@ struct Attempt<'a> {
     options: Vec<String>,
     pushed: Pushed,
     key_since: Instant,
+    /// When the exchange began that the server decides about.
+    exchange_since: Instant,
     renewal: Option<(u8, Instant)>,
     lame_duck: Option<Instant>,
     /// The server has said that it decides later.
@@ -299,6 +301,7 @@ async fn one(
         options: Vec::new(),
         pushed: Pushed::default(),
         key_since: now,
+        exchange_since: now,
         renewal: None,
         lame_duck: None,
         is_deferred: false,
@@ -501,6 +504,7 @@ impl Attempt<'_> {
     fn renegotiate(&mut self, now: Instant) {
         if let Some(key_id) = self.session.renegotiate() {
             self.renewal = Some((key_id, now + self.profile.handshake));
+            self.exchange_since = now;
         }
     }
 
@@ -508,12 +512,17 @@ impl Attempt<'_> {
         match event {
             SessionEvent::Message(0) => {
                 self.stage = Stage::Asking;
+                self.exchange_since = now;
                 // The server mostly gives it unasked.
                 self.ask_at = now + Duration::from_secs(1);
                 self.deadline = now + self.profile.handshake;
             }
             SessionEvent::Message(key_id) => {
-                self.renewal.get_or_insert((key_id, now + self.profile.handshake));
+                if self.renewal.is_none() {
+                    // The server has begun it.
+                    self.renewal = Some((key_id, now + self.profile.handshake));
+                    self.exchange_since = now;
+                }
                 let format = self.format();
                 self.install(KeySlot::Secondary, key_id, format)?;
                 self.lame_duck = None;
@@ -526,12 +535,12 @@ impl Attempt<'_> {
                 self.key_since = now;
             }
             SessionEvent::Confirmed(_) => {}
-            SessionEvent::Command(said) => return self.said(said, now),
+            SessionEvent::Command(said) => return self.said(said),
         }
         Ok(None)
     }
 
-    fn said(&mut self, said: Said, now: Instant) -> Result<Option<End>> {
+    fn said(&mut self, said: Said) -> Result<Option<End>> {
         match said {
             Said::PushReply(part) => {
                 let Some(options) =
@@ -578,7 +587,7 @@ impl Attempt<'_> {
                     wait,
                 )));
             }
-            Said::AuthPending(seconds) => self.defer(seconds, now),
+            Said::AuthPending(seconds) => self.defer(seconds),
             Said::Meanwhile(step) => self.meanwhile(step)?,
             Said::Halt(reason) => {
                 return Ok(Some(End::Fatal(anyhow!("the server ends the connection: {}", shown(&reason)))));
@@ -592,13 +601,15 @@ impl Attempt<'_> {
     }
 
     /// The server decides later about this client, or about its next key.
-    fn defer(&mut self, seconds: Option<u32>, now: Instant) {
+    fn defer(&mut self, seconds: Option<u32>) {
         let limit = decision_limit(seconds, self.profile.handshake, self.profile.renegotiate);
         log::info!("the server decides within {} s", limit.as_secs());
         self.is_deferred = true;
+        // Who says it again gets no more time.
+        let until = self.exchange_since + limit;
         match &mut self.renewal {
-            Some((_, deadline)) => *deadline = (*deadline).max(now + limit),
-            None => self.deadline = self.deadline.max(now + limit),
+            Some((_, deadline)) => *deadline = (*deadline).max(until),
+            None => self.deadline = self.deadline.max(until),
         }
     }
 
@@ -658,10 +669,10 @@ impl Attempt<'_> {
     /// The server has given us our configuration.
     fn configured(&mut self, pushed: Pushed) -> Result<()> {
         if let Some(what) = pushed.impossible.first() {
-            bail!("the server requests `{what}`, which is not supported");
+            bail!("the server requests `{}`, which is not supported", shown(what));
         }
         if let Some(cipher) = &pushed.unknown_cipher {
-            bail!("the server requests the cipher {cipher}, which is not supported");
+            bail!("the server requests the cipher {}, which is not supported", shown(cipher));
         }
         if let Some(why) = left_outside(&pushed, self.profile.route_nopull) {
             return Err(why);
@@ -733,6 +744,8 @@ impl Attempt<'_> {
                 self.plane.command(Command::KeySwap(SERVER)).map_err(|e| anyhow!("{e}"))?;
                 self.session.retire_before(key_id);
                 self.renewal = None;
+                // The server has decided.
+                self.asked = None;
                 self.key_since = now;
                 self.lame_duck = Some(now + self.profile.transition);
             }
@@ -818,8 +831,8 @@ fn rejected(Rejected(option): &Rejected) -> End {
 
 /// A server's words, for a terminal.
 fn shown(reason: &str) -> String {
-    let text: String = reason.chars().filter(|c| !c.is_control()).take(200).collect();
-    if text.is_empty() { "without a reason".to_owned() } else { text }
+    let text: String = reason.chars().take(200).collect();
+    if text.is_empty() { "without a reason".to_owned() } else { log::printable(&text) }
 }
 
 /// What has been done to the interface, to be undone when the server says otherwise.

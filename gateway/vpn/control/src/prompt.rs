@@ -14,14 +14,19 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::task::JoinHandle;
+use zeroize::Zeroizing;
 
 /// The longest answer.
 const MAX_ANSWER: usize = 4096;
+const GIVEN_UP: &str = "the question was given up";
 /// How long it takes at most until a question that nobody waits for any more is given up.
 const NOTICE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// Held while a question is asked. The next one waits until the one before is answered or given up: each sets the terminal back to
+/// what it was.
+static ASKING: Mutex<()> = Mutex::new(());
 
 /// `static-challenge`: a question whose answer goes with the password.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,14 +144,17 @@ impl Source {
 
     /// Asks, and waits for the answer until the question is given up.
     fn ask(&self, question: &str, echo: bool, is_given_up: Option<&AtomicBool>) -> Result<String> {
+        let _asking = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_given_up.is_some_and(|is_given_up| is_given_up.load(Ordering::Relaxed)) {
+            bail!(GIVEN_UP);
+        }
         let mut terminal = match self {
             Self::Input => return line(std::io::stdin().as_fd(), question, is_given_up),
             Self::Terminal(terminal) => terminal,
         };
-        let shown: String = question.chars().filter(|c| !c.is_control()).collect();
         // Before the question: an answer that is typed immediately must not be shown.
         let hidden = if echo { None } else { Some(Hidden::new(terminal).context("cannot use the terminal")?) };
-        terminal.write_all(shown.as_bytes()).context("cannot write to the terminal")?;
+        terminal.write_all(sealane_log::printable(question).as_bytes()).context("cannot write to the terminal")?;
         let answer = line(terminal.as_fd(), question, is_given_up);
         if hidden.is_some() || answer.is_err() {
             // The user's line break was not shown, or there was none.
@@ -157,7 +165,8 @@ impl Source {
 }
 
 fn line(from: BorrowedFd<'_>, question: &str, is_given_up: Option<&AtomicBool>) -> Result<String> {
-    let mut text = Vec::new();
+    // Large enough from the beginning: what grows leaves its bytes behind.
+    let mut text = Zeroizing::new(Vec::<u8>::with_capacity(MAX_ANSWER));
     while text.len() < MAX_ANSWER {
         if let Some(is_given_up) = is_given_up {
             wait(from, is_given_up)?;
@@ -171,7 +180,7 @@ fn line(from: BorrowedFd<'_>, question: &str, is_given_up: Option<&AtomicBool>) 
             Err(e) => return Err(e).context("cannot read the answer"),
         }
     }
-    let text = String::from_utf8(text).ok().context("the answer is not in UTF-8")?;
+    let text = std::str::from_utf8(&text).ok().context("the answer is not in UTF-8")?;
     let answer = text.trim_end_matches('\r');
     if answer.is_empty() {
         bail!("there was no answer to \"{}\"", question.trim());
@@ -183,7 +192,7 @@ fn line(from: BorrowedFd<'_>, question: &str, is_given_up: Option<&AtomicBool>) 
 fn wait(from: BorrowedFd<'_>, is_given_up: &AtomicBool) -> Result<()> {
     loop {
         if is_given_up.load(Ordering::Relaxed) {
-            bail!("the question was given up");
+            bail!(GIVEN_UP);
         }
         match poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&NOTICE)) {
             Ok(0) | Err(Errno::INTR) => {}
@@ -218,6 +227,18 @@ mod tests {
         assert_eq!(read(Some(&waited)).expect("a line").len(), MAX_ANSWER);
         assert_eq!(read(Some(&waited)).expect("a line"), "xxx");
         assert!(read(None).is_err(), "the end");
+    }
+
+    #[test]
+    fn questions_are_asked_one_after_the_other() {
+        let asking = ASKING.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_given_up = Arc::new(AtomicBool::new(false));
+        let flag = is_given_up.clone();
+        let next = std::thread::spawn(move || Source::Input.ask("Name: ", true, Some(&flag)));
+        is_given_up.store(true, Ordering::Relaxed);
+        drop(asking);
+        let why = next.join().expect("it does not panic").expect_err("nobody answers");
+        assert_eq!(why.to_string(), GIVEN_UP);
     }
 
     #[test]

@@ -108,6 +108,8 @@ impl Proxy {
         }
         if let Login::Known(user, password) = &self.login {
             let both = Zeroizing::new(format!("{user}:{password}"));
+            // Room for all that follows: what grows leaves its bytes behind.
+            request.reserve(64 + 2 * both.len());
             request.push_str("Proxy-Authorization: Basic ");
             request.push_str(&Zeroizing::new(STANDARD.encode(both.as_bytes())));
             request.push_str("\r\n");
@@ -242,8 +244,8 @@ fn status(head: &[u8]) -> Option<(u16, String)> {
     let (_, rest) = line.strip_prefix("HTTP/1.")?.split_once(' ')?;
     let (code, reason) = rest.trim_end().split_once(' ').unwrap_or((rest.trim_end(), ""));
     let is_code = code.len() == 3 && code.bytes().all(|b| b.is_ascii_digit());
-    let shown = reason.chars().filter(|c| !c.is_control()).take(100).collect();
-    Some((code.parse::<u16>().ok().filter(|_| is_code)?, shown))
+    let shown: String = reason.chars().take(100).collect();
+    Some((code.parse::<u16>().ok().filter(|_| is_code)?, sealane_log::printable(&shown)))
 }
 
 /// Whether a response asks for Basic authentication.
@@ -322,7 +324,7 @@ mod tests {
             (Login::None, basic, "name a file with them"),
             (known(), basic, "it refuses the user name or the password"),
             (Login::Auto, "HTTP/1.1 407 Who\r\nProxy-Authenticate: NTLM\r\n\r\n", "is not supported"),
-            (Login::None, "HTTP/1.1 403 \u{1b}[1mno\r\n\r\n", "it refuses the connection: 403 [1mno"),
+            (Login::None, "HTTP/1.1 403 \u{1b}[1mno\r\n\r\n", "it refuses the connection: 403 \\u{1b}[1mno"),
             (Login::None, "HTTP/1.1 20 OK\r\n\r\n", "not HTTP"),
             (Login::None, "HTTP/1.1 +20 OK\r\n\r\n", "not HTTP"),
             (Login::None, "SSH-2.0-x\r\n\r\n", "not HTTP"),

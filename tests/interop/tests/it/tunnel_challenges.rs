@@ -122,6 +122,7 @@ fn question(tool: &mut Tool) -> (String, String) {
     let (mut about, mut password) = (None, String::new());
     loop {
         let line = tool.line();
+        assert!(!line.is_empty(), "the gateway has closed the socket");
         if let Some(numbers) = line.strip_prefix(">CLIENT:CONNECT,") {
             about = Some(numbers.replace(',', " "));
         } else if let Some(value) = line.strip_prefix(">CLIENT:ENV,password=") {
@@ -229,7 +230,13 @@ fn a_login_waits_for_a_page_or_an_answer_at_our_server() {
     let pending = format!("client-pending-auth {about} \"CR_TEXT:R,E:Code: now?\" 90");
     assert_eq!(tool.ask(&pending), ["SUCCESS: client-pending-auth command succeeded"]);
     let answer = format!(">CLIENT:CR_RESPONSE,{},MTIz", about.replace(' ', ","));
-    while tool.line() != answer {}
+    loop {
+        let line = tool.line();
+        assert!(!line.is_empty(), "the gateway has closed the socket");
+        if line == answer {
+            break;
+        }
+    }
     assert_eq!(tool.ask(&format!("client-auth-nt {about}")), ["SUCCESS: client-auth-nt command succeeded"]);
     assert!(said(&client, "connected to"), "{}\n{}", client.log(), server.log());
 }

@@ -196,7 +196,7 @@ pub fn reference() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::Profile;
+    use crate::profile::{Profile, proxies};
     use std::path::Path;
 
     #[test]
@@ -211,6 +211,12 @@ mod tests {
         let all = names.len();
         names.dedup();
         assert_eq!(names.len(), all);
+    }
+
+    #[test]
+    fn options_about_proxies_are_in_the_lists() {
+        let missing = |options: &[&'static str], list: &[&str]| options.iter().any(|option| !list.contains(option));
+        assert!(!missing(proxies::OPTIONS, SUPPORTED) && !missing(proxies::IDLE, IDLE));
     }
 
     #[test]
