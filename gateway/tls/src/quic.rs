@@ -28,13 +28,24 @@ pub const ALPN: &[u8] = b"h3";
 /// The one version of QUIC that is spoken (RFC 9000 §15).
 pub const VERSION: u32 = 1;
 
+/// What became of early data over QUIC. A client that offers them has sent them, or was about to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlyData {
+    /// The client has not offered any.
+    None,
+    /// Also before the ServerHello has been made.
+    Rejected,
+    /// They are read, whether they come before the handshake is over or in the same datagrams as its end.
+    Accepted,
+}
+
 /// How a handshake over QUIC went: what `handshake_data` of a connection's session holds.
 #[derive(Clone, Debug)]
 pub struct Handshake {
     /// Index into the listener's policies.
     pub policy: usize,
-    /// The client has sent early data, or was about to.
-    pub early_offered: bool,
+    /// What became of the client's early data.
+    pub early_data: EarlyData,
     /// `None` before it is over.
     pub summary: Option<Summary>,
     pub(crate) next_keys: Option<Arc<NextKeys>>,

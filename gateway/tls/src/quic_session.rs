@@ -8,7 +8,7 @@
 use crate::authentication::{self, Authentication};
 use crate::hello::{self, HelloError, LargeHello, SMALL_HELLO};
 use crate::policy::{KeyKind, Version};
-use crate::quic::{Handshake, QuicServer, accepted_client, moves_to, retry_tag};
+use crate::quic::{EarlyData, Handshake, QuicServer, accepted_client, moves_to, retry_tag};
 use crate::quic_packets::{self, NextKeys};
 use crate::server;
 use crate::session::Summary;
@@ -198,9 +198,13 @@ impl crypto::Session for QuicSession {
     /// A [`Handshake`].
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
         let connection = self.running()?;
-        let (policy, early_offered) = (self.policy, self.early_offered);
-        let next_keys = self.next_keys.clone();
-        Some(Box::new(Handshake { policy, early_offered, summary: summary(connection, self.key), next_keys }))
+        let early_data = match (self.early_offered, connection) {
+            (true, Connection::Server(session)) if session.zero_rtt_keys().is_some() => EarlyData::Accepted,
+            (true, _) => EarlyData::Rejected,
+            (false, _) => EarlyData::None,
+        };
+        let (policy, next_keys) = (self.policy, self.next_keys.clone());
+        Some(Box::new(Handshake { policy, early_data, summary: summary(connection, self.key), next_keys }))
     }
 
     /// The certificates, `Vec<CertificateDer>`, leaf first.

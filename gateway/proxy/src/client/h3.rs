@@ -209,7 +209,7 @@ fn h3_begin(
     let Begun { mut x, info } = begun;
     let limits = proxy.settings.limits().clone();
     let Some(Conn::Quic(q)) = proxy.connections.get_mut(key) else { return Ok(()) };
-    let is_early = q.comes_early();
+    let is_early = q.is_handshaking();
     let Some(client) = q.client() else { return Ok(()) };
     let number = client.next_request();
     let last = client.is_at_last_request(limits.max_requests);

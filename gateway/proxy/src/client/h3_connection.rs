@@ -25,6 +25,7 @@ use sealane_http::h3::{Code, Settings};
 use sealane_lane::{Context, Key};
 use sealane_sys::probes;
 use sealane_tls::policy::Version;
+use sealane_tls::quic::EarlyData;
 
 /// What we tell clients.
 fn our_settings(limits: &ClientLimits) -> Settings {
@@ -73,7 +74,6 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     let limits = proxy.settings.limits().clone();
     let Some(q) = proxy.connections.quic(key) else { return };
     let took = q.note_established(cx.now(), cx.micros());
-    let called_early = q.end_handshake();
     let handshake = q.transport().handshake();
     let certificate = q.transport().peer_certificate();
     q.open_control(&our_settings(&limits));
@@ -89,10 +89,10 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
         c.handshake_took(true, Version::Tls13, is_resumed, took);
         probes::handshake_done(|| Some((q.client_ref()?.id().to_u64(), took, is_resumed.into(), 1)));
         c.signed(h.summary.and_then(|s| s.key));
-        match (h.early_offered, called_early) {
-            (true, true) => c.count(Count::EarlyDataAccepted),
-            (true, false) => c.count(Count::EarlyDataRejected),
-            _ => {}
+        match h.early_data {
+            EarlyData::Accepted => c.count(Count::EarlyDataAccepted),
+            EarlyData::Rejected => c.count(Count::EarlyDataRejected),
+            EarlyData::None => {}
         }
     }
     let Some(client) = q.client() else { return };

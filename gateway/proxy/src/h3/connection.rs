@@ -25,7 +25,7 @@ use std::time::Instant;
 /// Who is at the other end.
 pub(super) enum Role {
     /// A client; it opens the streams.
-    Client { client: Client, stay: Stay, handshake: ClientHandshake },
+    Client { client: Client, stay: Stay },
     /// An upstream's server; we open the streams.
     Server(Server),
 }
@@ -39,17 +39,6 @@ pub(super) enum Stay {
     Until(Millis),
     /// It is no longer among the lane's clients.
     CountedOut,
-}
-
-/// How far the handshake of a client has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ClientHandshake {
-    /// It is not over, and no request has come.
-    Silent,
-    /// A request has come before it was over.
-    CalledEarly,
-    /// It is over and has been counted.
-    Over,
 }
 
 /// An upstream's server.
@@ -134,7 +123,7 @@ pub(crate) struct H3Connection {
 impl H3Connection {
     /// One with a client, whose first packet came at `began`.
     pub fn with_client(quic: Connection, client: Client, now: Millis, began: Micros) -> Self {
-        let role = Role::Client { client, stay: Stay::Stays, handshake: ClientHandshake::Silent };
+        let role = Role::Client { client, stay: Stay::Stays };
         Self::new(quic, role, now, began)
     }
 
@@ -264,25 +253,6 @@ impl H3Connection {
         if self.phase != Phase::Closed {
             self.phase = Phase::Closed;
             self.quic.close(now, code(why), reason);
-        }
-    }
-
-    /// Whether a request that has come is early data, which is noted for the end of the handshake.
-    pub fn comes_early(&mut self) -> bool {
-        let is_early = self.is_handshaking();
-        if let (true, Role::Client { handshake, .. }) = (is_early, &mut self.role) {
-            *handshake = ClientHandshake::CalledEarly;
-        }
-        is_early
-    }
-
-    /// The client's handshake is over. Whether requests have come before that.
-    pub fn end_handshake(&mut self) -> bool {
-        match &mut self.role {
-            Role::Client { handshake, .. } => {
-                std::mem::replace(handshake, ClientHandshake::Over) == ClientHandshake::CalledEarly
-            }
-            Role::Server(_) => false,
         }
     }
 
@@ -523,11 +493,6 @@ impl H3Connection {
     pub fn deadline(&self) -> Millis {
         self.deadline.at()
     }
-
-    /// Whether a request of the client has come before the handshake was over.
-    pub fn called_early(&self) -> bool {
-        matches!(self.role, Role::Client { handshake: ClientHandshake::CalledEarly, .. })
-    }
 }
 
 #[cfg(test)]
@@ -617,7 +582,7 @@ mod tests {
         let [mut server, mut q] = connections();
         assert!(q.takes_requests() && !q.is_open());
         assert_eq!(q.note_established(50, 50_000), 45_000);
-        assert!(q.is_open() && q.comes_early() && q.end_handshake() && !q.end_handshake());
+        assert!(q.is_open());
         q.leave_soon(1000);
         q.leave_in_time(1000 + GRACE - 1);
         assert!(q.is_open(), "what it sends until it has heard of it is served");
