@@ -111,10 +111,8 @@ fn prepare(
     }
     let mtu = fastopen::path_mtu(address).map_err(ConnectError::Connect)?;
     let budget = budget::bytes(address.ip(), mtu);
-    let ready = match ticket {
-        true => make(&inner.with_ticket, name, first)?,
-        false => syn::make(|| make(&inner.for_syn, name, first))?,
-    };
+    let config = if ticket { &inner.with_ticket } else { &inner.for_syn };
+    let ready = syn::make(trimmed, || make(config, name, first))?;
     let skipped = (ready.hello > budget).then_some(Skipped::TooLarge { hello: ready.hello, budget });
     Ok((ready, skipped))
 }

@@ -506,6 +506,7 @@ pub(super) fn certificate(sink: &Sink, loaded: &Loaded, span: &Range<usize>) {
         };
         let renew = "get a certificate with another key";
         let ml_dsa = load::ml_dsa(&parsed.public_key().algorithm.algorithm.to_id_string());
+        let is_allowed = |set: Option<(KeyKind, &str)>| set.is_some_and(|(kind, _)| demands.ml_dsa.contains(&kind));
         match parsed.public_key().parsed() {
             Ok(PublicKey::RSA(key)) => match demands.rsa_bits {
                 // Authorities sign ECDSA certificates with RSA, too.
@@ -529,7 +530,7 @@ pub(super) fn certificate(sink: &Sink, loaded: &Loaded, span: &Range<usize>) {
                 }
             }
             _ => match ml_dsa {
-                Some((kind, _)) if demands.ml_dsa.contains(&kind) => {}
+                _ if is_allowed(ml_dsa) => {}
                 Some((_, name)) => tell(format!("its key is {name}"), renew),
                 None => tell("its key is of a kind that the policy does not name".to_owned(), renew),
             },
@@ -538,9 +539,9 @@ pub(super) fn certificate(sink: &Sink, loaded: &Loaded, span: &Range<usize>) {
         let signature = parsed.signature_algorithm.algorithm.to_id_string();
         if weak.contains(&signature.as_str()) && parsed.subject() != parsed.issuer() {
             tell("it is signed with SHA-1 or MD5".to_owned(), "get a certificate that is signed with SHA-256");
-        } else if demands.only_ml_dsa() && ml_dsa.is_some() && (i == 0 || parsed.subject() != parsed.issuer()) {
-            let is_allowed = load::ml_dsa(&signature).is_some_and(|(kind, _)| demands.ml_dsa.contains(&kind));
-            if !is_allowed {
+        } else if demands.only_ml_dsa() && is_allowed(ml_dsa) && (i == 0 || parsed.subject() != parsed.issuer()) {
+            // Of a certificate with another key, that is said.
+            if !is_allowed(load::ml_dsa(&signature)) {
                 tell("it is signed with another algorithm".to_owned(), "get a certificate from another authority");
             }
         }

@@ -17,7 +17,7 @@ use super::{Listener, Mode, RunAs, SynTls};
 use sealane_proxy::snapshot::{Action, UpstreamHttp};
 use sealane_route::{NamePattern, SiteMap};
 use sealane_sys::unix_socket::Rights;
-use sealane_tls::policy::{KeyKind, ListenerTls};
+use sealane_tls::policy::ListenerTls;
 use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -333,9 +333,8 @@ fn syn_tls(section: &Section, tls: Option<&ListenerPolicies>, has_tls: bool) -> 
             "add [listener.tls], or remove \"syn_tls\": the gateway accepts no plain requests from a SYN".to_owned();
         section.sink.error(&written.span, "\"syn_tls\" is for listeners with TLS", Some(help));
     }
-    let cheap = |kind| matches!(kind, KeyKind::Ecdsa | KeyKind::Ed25519);
     let dear = tls.is_some_and(|t| {
-        t.automatic.is_none() && !t.policies.iter().any(|p| p.identities.all.iter().any(|i| cheap(i.kind)))
+        t.automatic.is_none() && !t.policies.iter().any(|p| p.identities.all.iter().any(|i| i.kind.is_cheap()))
     });
     if written.value == SynTls::Open && dear {
         let help = "add an ECDSA certificate for the same names, or set syn_tls = \"cookie\"".to_owned();

@@ -277,14 +277,19 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     let (protocol, (certificates, spans), clients) = (protocol?, certificates?, clients?);
     let identities = Arc::new(certificates.identities());
     if protocol.versions.contains(&Version::Tls12) {
-        let only_ml_dsa = identities.all.iter().all(|identity| identity.kind.is_ml_dsa());
-        for (i, span) in identities.all.iter().zip(&spans) {
-            if i.kind.is_ml_dsa() && !only_ml_dsa {
-                // Clients with TLS 1.2 get another certificate.
+        let serves = |i: &u32| identities.all.get(*i as usize).is_some_and(|identity| !identity.kind.is_ml_dsa());
+        // Clients with TLS 1.2 get another certificate than this one with ML-DSA.
+        let has_other = |loaded: &Loaded| match &loaded.names[..] {
+            [] => identities.default.iter().any(serves),
+            names => names.iter().all(|name| identities.find(name).iter().any(serves)),
+        };
+        for ((_, loaded), span) in certificates.entries.iter().zip(&spans) {
+            let identity = &loaded.identity;
+            if identity.kind.is_ml_dsa() && has_other(loaded) {
                 continue;
             }
-            let shown = i.source.display().to_string();
-            warn_without_cipher(sink, &protocol.versions, &protocol.suites, &shown, i.kind, span);
+            let shown = identity.source.display().to_string();
+            warn_without_cipher(sink, &protocol.versions, &protocol.suites, &shown, identity.kind, span);
         }
     }
     let mut out = ListenerPolicies {
@@ -356,7 +361,8 @@ pub(super) fn warn_without_cipher(
     }
     if kind.is_ml_dsa() {
         let message = format!("{certificate}: TLS 1.2 is enabled, but cannot use a certificate with an ML-DSA key");
-        let help = "add a certificate with an ECDSA or RSA key, or write versions = [\"1.3\"]".to_owned();
+        let help =
+            "add a certificate with an ECDSA or RSA key for the same names, or write versions = [\"1.3\"]".to_owned();
         return sink.warn(span, message, Some(help));
     }
     let message = format!("{certificate}: no cipher of \"ciphers\" fits this certificate in TLS 1.2");

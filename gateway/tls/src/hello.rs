@@ -4,7 +4,7 @@
 //! rustls does that afterwards, on the same bytes. What RFCs demand and rustls lets pass, [`ClientHello::check`] refuses.
 //! Everything is bounded by [`MAX_HELLO`], and the number of large hellos by [`LargeHello`].
 
-use crate::policy::{Curve, Identities, KeyKind, Version};
+use crate::policy::{Curve, Identities, Identity, KeyKind, Version};
 use std::cell::Cell;
 
 /// Most bytes of a `ClientHello`'s body; rustls takes no longer message.
@@ -212,24 +212,37 @@ impl ClientHello<'_> {
         if is_usable { Ok(()) } else { Err(HelloError::NoSignatureScheme) }
     }
 
-    /// `signature_algorithms` has one of ECDSA or Ed25519, which are cheap to sign with.
-    pub fn offers_ecdsa(&self) -> bool {
-        let cheap = |s| matches!(signer(s), Some((KeyKind::Ecdsa | KeyKind::Ed25519, _)));
-        self.signature_schemes.is_some_and(|all| all.chunks_exact(2).any(cheap))
+    /// Whether what these identities sign for this client is cheap. Cheap keys come before the others: one is enough, if it can sign as
+    /// the client asks.
+    pub fn signs_cheaply(&self, identities: &Identities, known: &[u32]) -> bool {
+        let is_cheap = |identity: &Identity| identity.kind.is_cheap() && !identity.key.is_remote();
+        let mut all = known.iter().filter_map(|i| identities.all.get(*i as usize));
+        let schemes = self.signature_schemes.unwrap_or_default();
+        all.all(|identity| is_cheap(identity)) || signers(schemes, signer, identities, known).any(is_cheap)
     }
 }
 
 /// A key's kind, and its curve if the kind is ECDSA.
 type Key = (KeyKind, Option<Curve>);
 
-/// Whether one of the known identities can sign by one of these schemes. `signer` says which key a scheme needs.
-fn can_sign(schemes: &[u8], signer: fn(&[u8]) -> Option<Key>, identities: &Identities, known: &[u32]) -> bool {
+/// For each of these schemes, the identity of those known that signs by it, if there is one. `signer` says which key a scheme needs.
+fn signers<'i>(
+    schemes: &'i [u8],
+    signer: fn(&[u8]) -> Option<Key>,
+    identities: &'i Identities,
+    known: &'i [u32],
+) -> impl Iterator<Item = &'i Identity> {
     // Of several identities with the same kind of key, the first is used.
-    let signs = |(kind, curve)| {
+    let of_key = move |(kind, curve): Key| {
         let mut found = known.iter().filter_map(|i| identities.all.get(*i as usize));
-        found.find(|x| x.kind == kind).is_some_and(|x| x.curve == curve)
+        found.find(|x| x.kind == kind).filter(|x| x.curve == curve).map(|x| &**x)
     };
-    schemes.chunks_exact(2).any(|scheme| signer(scheme).is_some_and(signs))
+    schemes.chunks_exact(2).filter_map(move |scheme| signer(scheme).and_then(of_key))
+}
+
+/// Whether one of the known identities can sign by one of these schemes.
+fn can_sign(schemes: &[u8], signer: fn(&[u8]) -> Option<Key>, identities: &Identities, known: &[u32]) -> bool {
+    signers(schemes, signer, identities, known).next().is_some()
 }
 
 /// The key that signs by a scheme of TLS 1.2. rustls signs with a curve by one hash, as in TLS 1.3.
@@ -630,6 +643,14 @@ mod tests {
         assert_eq!(of_ml_dsa(true, &[4, 3, 9, 5]), Ok(()));
         assert_eq!(of_ml_dsa(true, &[4, 3, 9, 4, 9, 6]), Err(HelloError::NoSignatureScheme));
         assert_eq!(of_ml_dsa(false, &[4, 3, 9, 5]), Err(HelloError::NoSignatureScheme));
+        // A scheme of another curve does not make a signature cheap.
+        let all = vec![on(Curve::P256), identity(KeyKind::MlDsa65, None)];
+        let two = Identities { all, ..Default::default() };
+        let is_cheap = |schemes: &[u8], known: &[u32]| {
+            ClientHello { signature_schemes: Some(schemes), ..good.clone() }.signs_cheaply(&two, known)
+        };
+        assert!(is_cheap(&[9, 5, 4, 3], &[0, 1]) && is_cheap(&[9, 5], &[0]));
+        assert!(!is_cheap(&[6, 3, 9, 5], &[0, 1]) && !is_cheap(&[4, 3, 9, 5], &[1]));
         let with = |change: fn(&mut ClientHello<'_>)| {
             let mut hello = good.clone();
             change(&mut hello);

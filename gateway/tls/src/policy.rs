@@ -148,6 +148,11 @@ pub enum KeyKind {
 }
 
 impl KeyKind {
+    /// Whether signatures cost little CPU time.
+    pub fn is_cheap(self) -> bool {
+        matches!(self, Self::Ecdsa | Self::Ed25519)
+    }
+
     /// Whether it is ML-DSA: signatures that withstand a quantum computer, for which TLS 1.2 has no cipher suites.
     pub fn is_ml_dsa(self) -> bool {
         matches!(self, Self::MlDsa44 | Self::MlDsa65 | Self::MlDsa87)

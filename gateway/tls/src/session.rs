@@ -212,8 +212,7 @@ impl Session {
         }
         let config = if ticket { &configs.with_ticket } else { &configs.alone };
         let make = || UnbufferedClientConnection::new(config.clone(), context.server_name.clone());
-        // Fewer signature schemes only where a refusal leads to the whole hello.
-        let connection = if trimmed { syn::make(make) } else { make() }.map_err(TlsError::Handshake)?;
+        let connection = syn::make(trimmed, make).map_err(TlsError::Handshake)?;
         let mut session = Self::from_client(connection);
         session.read(&mut [], &mut Vec::new(), &mut Vec::new(), out)?;
         Ok(Some(SynSession { session, trimmed }))

@@ -7,7 +7,7 @@
 //!   share), and the signature schemes that are in use. A server that cannot do the hybrid asks for X25519 by a
 //!   HelloRetryRequest; that is remembered, and the next hello begins with it. That leaves room for a name of 37 bytes
 //!   over IPv4 (22 with ALPN `http/1.1`) and 17 over IPv6; longer ones are connected to in sequence.
-//! - With a ticket, no hybrid: ticket and early data take the room. The ticket's secret goes into the new keys
+//! - With a ticket, no ML-KEM: ticket and early data take the room. The ticket's secret goes into the new keys
 //!   (psk_dhe_ke, RFC 8446 §2.2), so what is recorded today stays safe from tomorrow's computers if the first handshake
 //!   was hybrid. (A server that does not take the ticket makes that one handshake with X25519 alone.)
 //!
@@ -55,23 +55,21 @@ pub fn verifier(inner: Arc<dyn ServerCertVerifier>) -> Arc<dyn ServerCertVerifie
     Arc::new(FewerSchemes { inner })
 }
 
-/// Makes a session whose hello is to travel in a SYN: `make` calls rustls' constructor.
-pub fn make<T>(make: impl FnOnce() -> T) -> T {
-    MAKING.set(true);
+/// Makes a session whose hello is to travel in a SYN: `make` calls rustls' constructor. It offers fewer signature schemes only if the
+/// hello is `trimmed`, because only then a refusal leads to the whole hello.
+pub fn make<T>(trimmed: bool, make: impl FnOnce() -> T) -> T {
+    MAKING.set(trimmed);
     let made = make();
     MAKING.set(false);
     made
 }
 
-/// The groups whose shares leave no room for a ticket.
-const ML_KEM: [NamedGroup; 4] =
-    [NamedGroup::X25519MLKEM768, NamedGroup::secp256r1MLKEM768, NamedGroup::MLKEM768, NamedGroup::MLKEM1024];
-
 /// Suites and groups for hellos with a ticket.
 pub fn with_ticket(ordinary: &CryptoProvider) -> CryptoProvider {
     let mut provider = ordinary.clone();
     if provider.kx_groups.iter().any(|g| g.name() == NamedGroup::X25519) {
-        provider.kx_groups.retain(|g| !ML_KEM.contains(&g.name()));
+        // The groups for TLS 1.3 alone are those with ML-KEM, whose shares leave no room for a ticket.
+        provider.kx_groups.retain(|g| g.usable_for_version(ProtocolVersion::TLSv1_2));
     }
     provider
 }

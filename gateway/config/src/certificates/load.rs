@@ -20,7 +20,7 @@ use sealane_tls::policy::{Curve, Identities, Identity, KeyKind, PrivateKey, Revo
 use sealane_tls::{crl, ocsp};
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -61,6 +61,14 @@ impl Loaded {
         let (_, leaf) = X509Certificate::from_der(self.identity.chain.first()?).ok()?;
         not_valid(&leaf, now)
     }
+
+    /// From when until when it is valid, in seconds since 1970.
+    pub fn validity(&self) -> RangeInclusive<i64> {
+        let leaf = self.identity.chain.first().and_then(|leaf| X509Certificate::from_der(leaf).ok());
+        let validity =
+            leaf.map(|(_, leaf)| leaf.validity().not_before.timestamp()..=leaf.validity().not_after.timestamp());
+        validity.unwrap_or(i64::MIN..=i64::MAX)
+    }
 }
 
 /// Why a certificate is not valid at some time.
@@ -68,9 +76,7 @@ impl Loaded {
 pub enum NotValid {
     /// Its time has not begun.
     Early {
-        /// When it begins, in seconds since 1970.
-        from: i64,
-        /// The same in words.
+        /// When it begins, in words.
         shown: String,
     },
     /// Its time is over.
@@ -85,7 +91,7 @@ pub enum NotValid {
 impl std::fmt::Display for NotValid {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Early { shown, .. } => write!(f, "the certificate is not valid before {shown}"),
+            Self::Early { shown } => write!(f, "the certificate is not valid before {shown}"),
             Self::Expired { ago, shown } => write!(f, "the certificate expired {} ago ({shown})", days(*ago)),
         }
     }
@@ -96,7 +102,7 @@ fn not_valid(leaf: &X509Certificate, now: i64) -> Option<NotValid> {
     if to.timestamp() < now {
         return Some(NotValid::Expired { ago: now - to.timestamp(), shown: to.to_string() });
     }
-    (from.timestamp() > now).then(|| NotValid::Early { from: from.timestamp(), shown: from.to_string() })
+    (from.timestamp() > now).then(|| NotValid::Early { shown: from.to_string() })
 }
 
 /// Loads each pair of files once, however many listeners use it.

@@ -3,6 +3,7 @@
 //! The CA can sign names of this machine only (name constraints, RFC 5280 §4.2.1.10), so that trusting it is harmless
 //! even if its key leaks.
 
+use super::validity::now;
 use anyhow::{Context, Result, anyhow};
 use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose, GeneralSubtree, IsCa, Issuer,
@@ -13,7 +14,6 @@ use std::io::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -100,10 +100,6 @@ To remove it, delete {} and undo these steps.",
             self.ca.parent().unwrap_or(Path::new(".")).display()
         )
     }
-}
-
-fn now() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64)
 }
 
 /// Days that a certificate is still good for; below 0 when it is not there or broken.

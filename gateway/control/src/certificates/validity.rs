@@ -1,10 +1,11 @@
 //! A certificate that is not valid does not take the place of one that is.
 //!
-//! Changed files with an expired certificate are refused until they change again. A certificate that is not valid yet, because it was
-//! issued ahead of its time or this machine's clock is slow, is refused until it is valid.
+//! Changed files with such a certificate are refused until they change again, or until it is valid: it was issued ahead of its time, or
+//! this machine's clock was wrong.
 
 use crate::config::{CertificateFiles, Loaded, NotValid};
 use std::collections::HashMap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,13 +14,13 @@ pub fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64)
 }
 
-/// Certificates that were read again before they are valid, and since when they are.
+/// Certificates that were read again while they were not valid, and when they are.
 #[derive(Debug, Default)]
-pub struct EarlyCertificates {
-    waiting: HashMap<CertificateFiles, (Arc<Loaded>, i64)>,
+pub struct InvalidCertificates {
+    waiting: HashMap<CertificateFiles, (Arc<Loaded>, RangeInclusive<i64>)>,
 }
 
-impl EarlyCertificates {
+impl InvalidCertificates {
     /// Decides whether a certificate that was read again may be used. The error says why the one `in_use` stays.
     pub fn admit(
         &mut self,
@@ -33,15 +34,14 @@ impl EarlyCertificates {
         if in_use().is_none_or(|in_use| in_use.self_signed || in_use.not_valid(now).is_some()) {
             return Ok(());
         }
-        if let NotValid::Early { from, .. } = why {
-            self.waiting.insert(files.clone(), (new.clone(), from));
-        }
+        self.waiting.insert(files.clone(), (new.clone(), new.validity()));
         Err(why)
     }
 
     /// Takes those that are valid by now.
     pub fn ready(&mut self, now: i64) -> HashMap<CertificateFiles, Arc<Loaded>> {
-        self.waiting.extract_if(|_, (_, from)| *from <= now).map(|(files, (loaded, _))| (files, loaded)).collect()
+        let ready = self.waiting.extract_if(|_, (_, validity)| validity.contains(&now));
+        ready.map(|(files, (loaded, _))| (files, loaded)).collect()
     }
 
     /// Whether none waits.
@@ -84,7 +84,7 @@ mod tests {
     fn an_invalid_certificate_does_not_replace_a_valid_one() {
         let (files, in_use) = read(2020, 2030);
         let (expired, early) = (read(2010, 2020).1, read(2028, 2040).1);
-        let mut all = EarlyCertificates::default();
+        let mut all = InvalidCertificates::default();
         let mut admit = |new: &Arc<Loaded>, year| {
             all.admit(&files, new, beginning_of(year), || Some(in_use.clone())).map_err(|why| why.to_string())
         };
@@ -101,11 +101,11 @@ mod tests {
     }
 
     #[test]
-    fn an_early_certificate_is_used_once_it_is_valid() {
+    fn a_certificate_is_used_once_it_is_valid() {
         let (files, in_use) = read(2020, 2030);
         let early = read(2028, 2040).1;
-        let mut all = EarlyCertificates::default();
-        let refuse = |all: &mut EarlyCertificates| {
+        let mut all = InvalidCertificates::default();
+        let refuse = |all: &mut InvalidCertificates| {
             all.admit(&files, &early, beginning_of(2025), || Some(in_use.clone())).unwrap_err()
         };
         refuse(&mut all);
@@ -115,5 +115,10 @@ mod tests {
         refuse(&mut all);
         all.forget(&files);
         assert!(all.ready(beginning_of(2028)).is_empty());
+        // A clock that was a year ahead is set.
+        let new = read(2024, 2025).1;
+        all.admit(&files, &new, beginning_of(2026), || Some(in_use.clone())).unwrap_err();
+        assert!(all.ready(beginning_of(2026)).is_empty());
+        assert!(all.ready(beginning_of(2025) - 1).contains_key(&files) && all.is_empty());
     }
 }

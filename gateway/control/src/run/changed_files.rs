@@ -1,9 +1,8 @@
 //! Takes files that have changed into use without a reload: certificates, OCSP responses, ticket keys, lists and tables.
 
 use super::Running;
-use crate::certificates::on_demand;
-use crate::certificates::validity;
 use crate::certificates::watch::Reread;
+use crate::certificates::{on_demand, validity};
 use crate::config::{CertificateFiles, Loaded as Certificate, TicketKeySource};
 use crate::log;
 use anyhow::Result;
@@ -31,7 +30,7 @@ impl Running {
                 Reread::Certificate(files, Ok((loaded, warnings))) => {
                     let config = &self.config;
                     let in_use = || config.certificates().find(|(of, _)| **of == files).map(|(_, used)| used.clone());
-                    if let Err(why) = self.early.admit(&files, &loaded, validity::now(), in_use) {
+                    if let Err(why) = self.invalid.admit(&files, &loaded, validity::now(), in_use) {
                         let shown = files.cert.display();
                         log::error!("{shown}: the certificate in use stays; the changed files are refused: {why}");
                         self.status.certificate_read(&files.cert, Some(why.to_string()));
@@ -47,7 +46,7 @@ impl Running {
                 }
                 Reread::Certificate(files, Err(errors)) => {
                     let shown = files.cert.display();
-                    self.early.forget(&files);
+                    self.invalid.forget(&files);
                     log::error!("{shown}: the certificate in use stays; the changed files are refused:\n{errors}");
                     self.status.certificate_read(&files.cert, Some(errors.to_string()));
                 }
@@ -153,12 +152,12 @@ impl Running {
         self.replace_certificates(&new)
     }
 
-    /// Takes certificates that were read before they were valid, and are valid now.
+    /// Takes certificates that were not valid when they were read, and are valid now.
     pub(super) fn take_valid(&mut self) -> Result<()> {
-        if self.early.is_empty() || self.draining {
+        if self.invalid.is_empty() || self.draining {
             return Ok(());
         }
-        let ready = self.early.ready(validity::now());
+        let ready = self.invalid.ready(validity::now());
         if ready.is_empty() {
             return Ok(());
         }

@@ -31,7 +31,7 @@ use crate::certificates::automatic::{self, Automatic};
 use crate::certificates::on_demand::OnDemandCertificates;
 use crate::certificates::stapling::{self, Stapling};
 use crate::certificates::ticket_keys::TicketRing;
-use crate::certificates::validity::EarlyCertificates;
+use crate::certificates::validity::InvalidCertificates;
 use crate::certificates::watch::{FileSet, FileWatch};
 use crate::config::{AccessLogTarget, Config, Mode, Print, TicketKeySource};
 use crate::directory;
@@ -165,8 +165,8 @@ struct Running {
     /// Certificates that were issued because clients had asked for them.
     on_demand: OnDemandCertificates,
     stapling: Stapling,
-    /// Certificates of changed files that are not valid yet.
-    early: EarlyCertificates,
+    /// Certificates of changed files that are not valid now.
+    invalid: InvalidCertificates,
     /// Certificates that operators have sent, by name.
     sent: BTreeMap<String, SentCertificate>,
     /// What is shared with other gateways.
@@ -350,7 +350,7 @@ impl Running {
             automatic,
             on_demand,
             stapling,
-            early: EarlyCertificates::default(),
+            invalid: InvalidCertificates::default(),
             sent,
             fleet,
             traces,

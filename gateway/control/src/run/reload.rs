@@ -764,7 +764,7 @@ impl Running {
         }
         self.status.automatic(self.automatic.reporter());
         self.stapling.reconfigure(&self.config);
-        self.early.forget_all();
+        self.invalid.forget_all();
         self.status.stapling(self.stapling.reporter());
         self.status.lists(self.stapling.list_reporter());
         self.status.fleet(self.fleet.reporter());

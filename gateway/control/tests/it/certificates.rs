@@ -212,6 +212,10 @@ fn certificates_without_a_cipher_for_tls12() {
     assert_eq!(folder.report(&text.replace("tls.certificates", "tls.preset = \"modern\"\ntls.certificates")), "");
     let both = "certificates = [{ cert = \"certs/a.pem\", key = \"certs/a.key\" }, ";
     assert_eq!(folder.report(&text.replace("certificates = [", both)), "");
+    // One for another name does not.
+    folder.certificate("other", &["other.example"]);
+    let report = folder.report(&text.replace("certificates = [", &both.replace("a.", "other.")));
+    assert!(report.contains(wanted), "{report}");
 }
 
 #[test]

@@ -26,7 +26,7 @@ use sealane_exchange::deadlines::ConnectionWait;
 use sealane_lane::{Context, Key, Ready};
 use sealane_sys::probes;
 use sealane_tls::hello::{self, HelloError, LargeHello, SMALL_HELLO, fatal_alert};
-use sealane_tls::policy::{Identities, Identity, KeyKind, Version};
+use sealane_tls::policy::Version;
 use sealane_tls::sessions::Owner;
 use sealane_tls::{ServerContext, Session, sessions};
 use std::net::SocketAddr;
@@ -236,7 +236,7 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     opening.early = if hello.early_data { EarlyData::Offered } else { EarlyData::None };
     opening.may_sign_elsewhere = identities.has_remote_key(known);
     client_conn.client.note_policy(policy);
-    let cheap = signs_cheaply(identities, known, hello.offers_ecdsa());
+    let cheap = hello.signs_cheaply(identities, known);
     if challenge.is_some() && opening.challenge.is_none() {
         // The certificate is the answer. An authority that has seen it may reset the connection.
         proxy.counters.count(Count::ChallengesTls);
@@ -256,15 +256,6 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
         return;
     }
     queue_hello(proxy, cx, key, cheap);
-}
-
-/// Whether what these identities sign for this client is cheap.
-fn signs_cheaply(identities: &Identities, known: &[u32], offers_cheap: bool) -> bool {
-    let cheap = |i: &u32| {
-        let is_cheap = |i: &Identity| matches!(i.kind, KeyKind::Ecdsa | KeyKind::Ed25519) && !i.key.is_remote();
-        identities.all.get(*i as usize).is_some_and(|i| is_cheap(i))
-    };
-    known.iter().all(cheap) || offers_cheap && known.iter().any(cheap)
 }
 
 /// Queues a whole hello for crypto time, unless its client must prove its address first.
