@@ -78,7 +78,7 @@ impl Served {
     }
 }
 
-/// Why a request was refused before a server had it.
+/// Why the gateway has refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeniedBy {
     /// `allow` and `deny`.
@@ -163,7 +163,7 @@ pub(crate) struct Routed {
     pub(super) failure: Option<Failure>,
     /// The gateway adds headers to this response.
     pub(super) adds_headers: bool,
-    /// Why the request was refused before a server had it, if it was.
+    /// Why the gateway has refused the request, if it has.
     pub(super) denied: Option<DeniedBy>,
     /// What has answered in the place of a server.
     pub(super) served: Option<Served>,
@@ -209,7 +209,7 @@ impl Routed {
         self.hint = why;
     }
 
-    /// Why the request was refused before a server had it, if it was.
+    /// Why the gateway has refused the request, if it has.
     pub fn denied(&self) -> Option<DeniedBy> {
         self.denied
     }
