@@ -18,7 +18,8 @@ use crate::limits::{CountedBy, RateKey};
 use crate::rules::{Request, Route, RouteRef};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
-use crate::snapshot::Action;
+use crate::snapshot::{Action, Routing};
+use sealane_http::ParseError;
 use sealane_lane::{Context, Key};
 use sealane_route::RouteTable;
 use std::rc::Rc;
@@ -95,6 +96,12 @@ pub(crate) fn route_request(
             }
         }
     }
+    if let Some(by) = has_too_many_values(x, listener, route) {
+        // Before any of them counts the request.
+        proxy.counters.parse_error(ParseError::TooManyFields);
+        x.routed.deny(by);
+        return refuse(proxy, cx, exchange, ParseError::TooManyFields.status());
+    }
     let verdict = takes_place(connections, x, client, listener, admission, settings);
     if verdict != Verdict::Admitted {
         return turn_away(proxy, cx, exchange, verdict, expects);
@@ -139,6 +146,18 @@ pub(crate) fn route_request(
         return authorize(proxy, cx, exchange, listener, auth, expects);
     }
     run_route_action(proxy, cx, exchange, listener, &route.action, found.matched, expects);
+}
+
+/// The limit by which a request would count for more values of a header than one request may have.
+fn has_too_many_values(x: &Exchange, listener: &LaneListener, route: &Route) -> Option<DeniedBy> {
+    let Routing { concurrency_limits, rate_limits, .. } = &*listener.routing;
+    let is_too_much = |key: &RateKey| key.has_too_many_values(&x.request.fields);
+    let mut open = route.concurrency_limits.iter().filter_map(|at| concurrency_limits.get(*at));
+    if open.any(|limit| is_too_much(&limit.key)) {
+        return Some(DeniedBy::Concurrency);
+    }
+    let mut rates = route.rate_limits.iter().filter_map(|at| rate_limits.get(*at));
+    rates.any(|limit| is_too_much(&limit.key)).then_some(DeniedBy::Rate)
 }
 
 /// Counts a request among those that the limits of its route count, unless too many of them are under way.
