@@ -245,6 +245,9 @@ fn forward(
     let Some(upstream) = listener.upstreams.get(upstream) else {
         return refuse(proxy, cx, exchange, 500);
     };
+    if forwarded::comes_round(&x.request.fields) {
+        return refuse_loop(proxy, cx, exchange);
+    }
     let early = x.machine.is_early();
     x.trace.note_routed(cx.micros());
     Routed::preference(x, upstream, x.client_ip(client));
@@ -417,6 +420,15 @@ pub(crate) fn refuse(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status:
     perform(proxy, cx, exchange, actions);
 }
 
+/// Refuses a request that the gateway has forwarded to itself too often.
+#[cold]
+pub(crate) fn refuse_loop(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    x.routed.deny(DeniedBy::Loop);
+    proxy.counters.count(Count::Loops);
+    refuse(proxy, cx, exchange, 508);
+}
+
 /// Refuses a request for an error in its head. A head that was read whole names the host, which adds to the response.
 pub(crate) fn refuse_head(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: ParseError) {
     proxy.counters.parse_error(error);
@@ -457,7 +469,7 @@ fn find_host(proxy: &mut Proxy, exchange: Key) {
 fn send_error(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16) {
     let Some(x) = proxy.exchanges.get(exchange) else { return };
     let replaced = x.routed.served == Some(Served::ReplacedPage);
-    let close = !matches!(status, 403 | 404 | 405 | 421 | 425 | 502 | 503 | 504) && !replaced
+    let close = !matches!(status, 403 | 404 | 405 | 421 | 425 | 502 | 503 | 504 | 508) && !replaced
         || x.machine.request() != Phase::Complete;
     send_error_text(proxy, cx, exchange, status, close);
 }

@@ -113,6 +113,8 @@ pub(crate) enum DeniedBy {
     QueueTimeout,
     /// No server of the upstream can get the request.
     NoServer,
+    /// The gateway has forwarded the request to itself.
+    Loop,
 }
 
 impl DeniedBy {
@@ -135,6 +137,7 @@ impl DeniedBy {
             Self::Queue => "queue",
             Self::QueueTimeout => "queue_timeout",
             Self::NoServer => "no_server",
+            Self::Loop => "loop",
         }
     }
 }
