@@ -9,7 +9,7 @@ use crate::counters::Count;
 use crate::exchange::Exchange;
 use crate::exchange::authorize::authorize;
 use crate::exchange::credentials::authenticate;
-use crate::exchange::executor::{is_of_many, refuse, respond, respond_error, run_action, takes_place};
+use crate::exchange::executor::{is_of_many, refuse, refuse_body, respond, respond_error, run_action, takes_place};
 use crate::exchange::redirection::{send_redirect, send_redirect_of_table};
 use crate::exchange::routed::{DeniedBy, OwnAnswer, Served};
 use crate::forwarding::watch_total;
@@ -61,7 +61,7 @@ pub(crate) fn route_request(
         x.routed.cors = cors.judge(&x.request, is_preflight);
     }
     if x.announces_too_much() {
-        return refuse(proxy, cx, exchange, 413);
+        return refuse_body(proxy, cx, exchange);
     }
     let Some(client) = connections.client_of(x.client_stream) else { return };
     if let Some(rule) = &route.responses.compression {
