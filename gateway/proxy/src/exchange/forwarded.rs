@@ -274,7 +274,7 @@ mod tests {
             values.iter().for_each(|value| fields.push(b"via", value.as_bytes()).unwrap());
             comes_round(&fields)
         };
-        let most = vec!["1.1 sealane"; MAX_PASSES - 1];
+        let most = ["1.1 sealane"; MAX_PASSES - 1];
         assert!(!of(&[]) && !of(&most) && !of(&[&most.join(", ")]));
         for last in ["1.0 sealane", "HTTP/2.0\tsealane (a comment)", "1.1 a, 1.1 sealane , 1.1 b"] {
             assert!(of(&[&most[..], &[last]].concat()), "{last}");
