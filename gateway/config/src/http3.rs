@@ -1,9 +1,11 @@
 //! `http3` and `[listener.quic]`.
 
-use super::decode::{At, Section};
+use super::decode::{self, At, Node, Section};
+use super::diagnostics::Sink;
 use super::settings::{listener, quic as s};
 use super::tls::ListenerPolicies;
 use sealane_proxy::snapshot::QuicSettings;
+use sealane_route::NamePattern;
 use sealane_tls::policy::Version;
 
 /// Browsers remember what `Alt-Svc` says for so long, in seconds.
@@ -18,6 +20,8 @@ pub struct Http3 {
     pub announce: bool,
     /// The port that is announced; `None` is the one that is bound.
     pub announced_port: Option<u16>,
+    /// The host that is announced; `None` is the one that clients ask for.
+    pub announced_host: Option<String>,
 }
 
 impl Http3 {
@@ -28,9 +32,9 @@ impl Http3 {
 
     /// With the port as bound.
     pub fn at(&self, port: u16) -> QuicSettings {
-        let port = self.port(port);
+        let (host, port) = (self.announced_host.as_deref().unwrap_or_default(), self.port(port));
         let mut settings = self.settings.clone();
-        settings.alt_svc = self.announce.then(|| format!("h3=\":{port}\"; ma={REMEMBERED}"));
+        settings.alt_svc = self.announce.then(|| format!("h3=\"{host}:{port}\"; ma={REMEMBERED}"));
         settings
     }
 }
@@ -91,7 +95,7 @@ fn defaults() -> Http3 {
         retry_above: s::retry_above.default() as usize,
         alt_svc: None,
     };
-    Http3 { settings, announce: s::alt_svc.default(), announced_port: None }
+    Http3 { settings, announce: s::alt_svc.default(), announced_port: None, announced_host: None }
 }
 
 fn settings(section: Section) -> Http3 {
@@ -105,15 +109,33 @@ fn settings(section: Section) -> Http3 {
         retry_above: section.or(&s::retry_above) as usize,
         alt_svc: None,
     };
-    let mut http3 = Http3 { settings, announce: section.or(&s::alt_svc), announced_port: None };
-    let port = section.optional_at(&s::alt_svc_port);
-    if let (Some(port), false) = (&port, http3.announce) {
-        let help = "remove \"alt_svc_port\", or remove \"alt_svc = false\"".to_owned();
-        section.sink.error(&port.span, "\"alt_svc_port\" has no effect if \"alt_svc\" is false", Some(help));
+    let announce = section.or(&s::alt_svc);
+    let (port, host) = (section.optional_at(&s::alt_svc_port), section.optional_at(&s::alt_svc_host));
+    let spans = [
+        (s::alt_svc_port.key, port.as_ref().map(|at| &at.span)),
+        (s::alt_svc_host.key, host.as_ref().map(|at| &at.span)),
+    ];
+    for (key, span) in spans {
+        if let (Some(span), false) = (span, announce) {
+            let help = format!("remove \"{key}\", or remove \"alt_svc = false\"");
+            section.sink.error(span, format!("\"{key}\" has no effect if \"alt_svc\" is false"), Some(help));
+        }
     }
-    http3.announced_port = port.and_then(|port| u16::try_from(port.value).ok());
     section.finish();
-    http3
+    let announced_port = port.and_then(|port| u16::try_from(port.value).ok());
+    Http3 { settings, announce, announced_port, announced_host: host.map(|host| host.value) }
+}
+
+/// `alt_svc_host`: one host, without a port (RFC 7838 §3: an authority in quotes).
+pub(super) fn host(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let text = decode::text(sink, key, node)?;
+    if let Ok(NamePattern::Exact(host)) = text.parse() {
+        return Some(host.into());
+    }
+    let help = "write a name or an address without a port, as in \"quic.example.com\"; the port is \"alt_svc_port\""
+        .to_owned();
+    sink.error(&node.span(), format!("\"{text}\" is not a host"), Some(help));
+    None
 }
 
 #[cfg(test)]
@@ -126,5 +148,7 @@ mod tests {
         assert_eq!(Http3 { announce: false, ..defaults() }.at(1).alt_svc, None);
         let elsewhere = Http3 { announced_port: Some(443), ..defaults() };
         assert_eq!(elsewhere.at(8443).alt_svc.unwrap(), "h3=\":443\"; ma=86400");
+        let elsewhere = Http3 { announced_host: Some("[2001:db8::1]".to_owned()), ..elsewhere };
+        assert_eq!(elsewhere.at(8443).alt_svc.unwrap(), "h3=\"[2001:db8::1]:443\"; ma=86400");
     }
 }

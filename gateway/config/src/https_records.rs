@@ -96,7 +96,9 @@ impl Served {
     fn of(listener: &Listener, policy: usize) -> Option<Self> {
         let alpn = &listener.tls.as_ref()?.policies.get(policy)?.alpn;
         let has = |protocol: &[u8]| alpn.iter().any(|own| own == protocol);
-        let http3 = listener.http3.as_ref().map(|http3| http3.port(listener.address.port()));
+        // A record is about the name itself, which serves no HTTP/3 where another host is announced.
+        let http3 = listener.http3.as_ref().filter(|http3| http3.announced_host.is_none());
+        let http3 = http3.map(|http3| http3.port(listener.address.port()));
         Some(Self { http3, http2: has(b"h2"), http1: has(b"http/1.1") || alpn.is_empty() })
     }
 

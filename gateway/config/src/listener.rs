@@ -65,6 +65,11 @@ impl Draft {
         takes || self.broken_tls
     }
 
+    /// Whether every client may connect, and begin with its hello or its request.
+    fn admits_all(&self) -> bool {
+        !self.broken_tls && self.access.is_none() && !self.trust.proxy_protocol
+    }
+
     /// Whether it takes the requests of every client that sends them in clear text, by this version of HTTP.
     pub fn takes_all_requests(&self, http: UpstreamHttp) -> bool {
         let speaks = match http {
@@ -72,8 +77,21 @@ impl Draft {
             UpstreamHttp::Two => self.h2c,
             UpstreamHttp::Three => false,
         };
-        let is_plain = !self.has_tls() && !self.broken_tls && self.mode == Mode::Http;
-        speaks && is_plain && self.access.is_none() && !self.trust.proxy_protocol
+        speaks && !self.has_tls() && self.mode == Mode::Http && self.admits_all()
+    }
+
+    /// The same for clients with TLS that ask for this server name (empty: for none), and send requests for a host.
+    pub fn takes_all_requests_over_tls(&self, server_name: &str, host: &str) -> bool {
+        let Some(tls) = &self.tls else { return false };
+        let policy = |name: &str| tls.names.find(name).copied().unwrap_or(0);
+        let asks = tls.policies.get(policy(server_name) as usize).is_none_or(|policy| policy.client_auth.is_some());
+        // Under other rules than those of the connection, the request gets 421.
+        !asks && policy(server_name) == policy(host) && self.admits_all()
+    }
+
+    /// Whether every client may connect to be relayed.
+    pub fn relays_all(&self) -> bool {
+        (self.has_tls() || self.mode == Mode::Tcp) && self.admits_all()
     }
 
     /// The port by which clients come.

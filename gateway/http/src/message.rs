@@ -457,6 +457,7 @@ pub const fn reason_phrase(status: u16) -> &'static str {
         503 => "Service Unavailable",
         504 => "Gateway Timeout",
         505 => "HTTP Version Not Supported",
+        508 => "Loop Detected",
         511 => "Network Authentication Required",
         _ => "",
     }

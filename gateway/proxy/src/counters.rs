@@ -405,6 +405,10 @@ counters! {
     DemandsLost, counter, "sealane_acme_on_demand_lost_total", "";
     /// Requests answered 400 because servers could read their path in different ways, or because it has dot segments.
     BadPaths, counter, "sealane_bad_paths_total", "";
+    /// Requests whose body was larger than `max_body_size`.
+    BodiesTooLarge, counter, "sealane_bodies_too_large_total", "";
+    /// Requests answered 508 because the gateway had forwarded them to itself, as `Via` says.
+    Loops, counter, "sealane_request_loops_total", "";
     /// Requests answered 405 because their listener does not allow their method.
     ConnectsRefused, counter, "sealane_methods_refused_total", "method=\"CONNECT\"";
     /// Requests answered 405 because their listener does not allow their method.

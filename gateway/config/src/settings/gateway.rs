@@ -310,7 +310,8 @@ table! {
     /// Requests with the same key are counted together: `"address"` (the client's address; behind `trusted_proxies`,
     /// the address that the proxies name), `"sni"` (the name in the ClientHello; over plain HTTP, the host) or
     /// `"header:NAME"` (requests without this header are not counted; a request with several such headers, also in other
-    /// spellings that servers may read as the same name, such as `_` for `-`, counts once for each of them).
+    /// spellings that servers may read as the same name, such as `_` for `-`, counts once for each of them, and gets 431
+    /// if it has more than eight).
     key: Own<RateKey> = Own(rate::key, || Shape::Text(Some("^(address|sni|header:[^ ]+)$"))), default("address");
     /// How many leading bits of an IPv4 address identify a client.
     ipv4_prefix: Count = Count(0..=32), default(32);
@@ -334,7 +335,7 @@ table! {
     /// the address that the proxies name; requests of a trusted proxy that names no client are not counted), `"sni"`
     /// (the name in the ClientHello; over plain HTTP, the host) or `"header:NAME"` (requests without this header are
     /// not counted; a request with several such headers, also in other spellings that servers may read as the same
-    /// name, such as `_` for `-`, counts once for each of them).
+    /// name, such as `_` for `-`, counts once for each of them, and gets 431 if it has more than eight).
     key: Own<RateKey> = Own(rate::key, || Shape::Text(Some("^(address|sni|header:[^ ]+)$"))), default("address");
     /// How many leading bits of an IPv4 address identify a client.
     ipv4_prefix: Count = Count(0..=32), default(32);

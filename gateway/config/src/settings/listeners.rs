@@ -8,7 +8,7 @@ use crate::audit::{self, Policy};
 use crate::certificates::token::{KeyPlace, key_place, key_shape};
 use crate::decode::At;
 use crate::listen_address as read;
-use crate::{Mode, SynTls, tls};
+use crate::{Mode, SynTls, http3, tls};
 use sealane_proxy::snapshot::AddressHeader;
 use sealane_tls::policy::{ClientAuthMode, ExpiredLists, Group, MAX_DEPTH, Suite, Version};
 use std::time::Duration;
@@ -102,6 +102,11 @@ table! {
     alt_svc: Flag = Flag, default(true);
     /// The UDP port that `Alt-Svc` names, if the public UDP port differs from the public TCP port (`public_port`).
     alt_svc_port: Count = Count(1..=65_535), described("`public_port`"), example(443);
+    /// The host that `Alt-Svc` names, if clients reach HTTP/3 by another name or address than the one in the URL: for
+    /// example, if the address of that name belongs to a load balancer for TCP alone. The certificate must be valid for
+    /// the name in the URL. The DNS records that `check` prints then have no HTTP/3.
+    alt_svc_host: Own<String> = Own(http3::host, || Shape::Text(None)), described("the host in the URL"),
+        example("quic.example.com");
 }
 
 /// What `versions` may be.

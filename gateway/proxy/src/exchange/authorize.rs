@@ -13,7 +13,7 @@
 //! It fails closed: where no server answers, the client gets 502, 503 or 504.
 
 use crate::counters::Count;
-use crate::exchange::executor::{perform, refuse};
+use crate::exchange::executor::{perform, refuse, refuse_loop};
 use crate::exchange::routed::Routed;
 use crate::exchange::routing::run_route;
 use crate::exchange::streams::{server_finish, server_reset};
@@ -112,6 +112,9 @@ pub(crate) fn authorize(
     let Some(upstream) = listener.upstreams.get(auth.upstream).cloned() else {
         return refuse(proxy, cx, exchange, 500);
     };
+    if forwarded::comes_round(&x.request.fields) {
+        return refuse_loop(proxy, cx, exchange);
+    }
     let until = cx.now() + auth.timeout.as_millis() as Millis;
     let early = x.machine.is_early();
     Routed::preference(x, &upstream, x.client_ip(client));

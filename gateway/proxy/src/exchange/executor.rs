@@ -125,7 +125,7 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     // Where there are routes, the limit and the checks of the selected route apply: see `route_request`.
     let is_routed = matches!(action, Some(Action::Routes(_)));
     if !is_routed && x.announces_too_much() {
-        return refuse(proxy, cx, exchange, 413);
+        return refuse_body(proxy, cx, exchange);
     }
     let actions = x.machine.on(Event::Accepted);
     if actions.has(Do::Respond) {
@@ -245,6 +245,9 @@ fn forward(
     let Some(upstream) = listener.upstreams.get(upstream) else {
         return refuse(proxy, cx, exchange, 500);
     };
+    if forwarded::comes_round(&x.request.fields) {
+        return refuse_loop(proxy, cx, exchange);
+    }
     let early = x.machine.is_early();
     x.trace.note_routed(cx.micros());
     Routed::preference(x, upstream, x.client_ip(client));
@@ -417,6 +420,24 @@ pub(crate) fn refuse(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status:
     perform(proxy, cx, exchange, actions);
 }
 
+/// Refuses a request whose body is larger than `max_body_size`.
+pub(crate) fn refuse_body(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    // The response may have begun, and then says nothing of it.
+    x.routed.deny(DeniedBy::BodySize);
+    proxy.counters.count(Count::BodiesTooLarge);
+    refuse(proxy, cx, exchange, 413);
+}
+
+/// Refuses a request that the gateway has forwarded to itself too often.
+#[cold]
+pub(crate) fn refuse_loop(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    x.routed.deny(DeniedBy::Loop);
+    proxy.counters.count(Count::Loops);
+    refuse(proxy, cx, exchange, 508);
+}
+
 /// Refuses a request for an error in its head. A head that was read whole names the host, which adds to the response.
 pub(crate) fn refuse_head(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: ParseError) {
     proxy.counters.parse_error(error);
@@ -457,7 +478,7 @@ fn find_host(proxy: &mut Proxy, exchange: Key) {
 fn send_error(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16) {
     let Some(x) = proxy.exchanges.get(exchange) else { return };
     let replaced = x.routed.served == Some(Served::ReplacedPage);
-    let close = !matches!(status, 403 | 404 | 405 | 421 | 425 | 502 | 503 | 504) && !replaced
+    let close = !matches!(status, 403 | 404 | 405 | 421 | 425 | 502 | 503 | 504 | 508) && !replaced
         || x.machine.request() != Phase::Complete;
     send_error_text(proxy, cx, exchange, status, close);
 }
@@ -475,12 +496,8 @@ pub(crate) fn respond_too_early(proxy: &mut Proxy, cx: &mut Context, exchange: K
 fn send_error_text(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16, close: bool) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     x.routed.refuse(&x.request);
-    if x.routed.denied.is_none() {
-        x.routed.denied = match status {
-            413 => Some(DeniedBy::BodySize),
-            425 => Some(DeniedBy::EarlyData),
-            _ => None,
-        };
+    if status == 425 {
+        x.routed.deny(DeniedBy::EarlyData);
     }
     let of_upstream = x.routed.served == Some(Served::ReplacedPage);
     if let Some((listener, page)) = x.routed.page(status, of_upstream)

@@ -1,9 +1,9 @@
 //! What proxies say of a request's way here: who the client is, and how it came.
 //!
 //! RFC 7239 (`Forwarded`), the older `X-Forwarded-*`, RFC 8470 (`Early-Data`), RFC 9440 (`Client-Cert`), `Via`
-//! (RFC 9110 §7.6.3). [`receive`] judges what a request says when it comes, before anything looks at its fields: what
-//! nobody trustworthy has said is thrown away, and who the client is follows from the rest. [`prepare`] adds what the
-//! upstream is told, `traceparent` included (`traces.rs` reads the one that comes).
+//! (RFC 9110 §7.6.3), by which [`comes_round`] finds loops. [`receive`] judges what a request says when it comes, before anything
+//! looks at its fields: what nobody trustworthy has said is thrown away, and who the client is follows from the rest. [`prepare`]
+//! adds what the upstream is told, `traceparent` included (`traces.rs` reads the one that comes).
 
 use crate::client::identity::{Client, ClientCert};
 use crate::exchange::{Claims, Exchange};
@@ -175,6 +175,28 @@ pub(crate) fn clean_trailers(trailers: &mut Fields, route: Option<&RouteRef>) {
     }
 }
 
+/// What the gateway calls itself in `Via`. All gateways have this name.
+const PSEUDONYM: &[u8] = b"sealane";
+
+/// How many gateways a request may have passed, by `Via`. A chain of gateways is no loop, and no chain is as long; a loop without an end
+/// would hold a client's and a server's connection for each pass, until the head is too large.
+const MAX_PASSES: usize = 10;
+
+/// Whether a request comes back to the gateway again and again.
+#[inline]
+pub(crate) fn comes_round(fields: &Fields) -> bool {
+    fields.contains(Known::Via) && passes(fields).nth(MAX_PASSES - 1).is_some()
+}
+
+/// The entries of gateways in `Via`: a protocol, a name, and perhaps a comment.
+fn passes(fields: &Fields) -> impl Iterator<Item = &[u8]> {
+    let entries = fields.all(Known::Via).flat_map(|value| value.split(|b| *b == b','));
+    entries.filter(|entry| {
+        let mut words = entry.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        words.nth(1) == Some(PSEUDONYM)
+    })
+}
+
 /// Changes a request's fields for the upstream.
 pub(crate) fn prepare(x: &mut Exchange, client: &Client, early: bool, text: &mut Vec<u8>) -> Result<(), FieldError> {
     let peer = client.peer_text().as_bytes();
@@ -239,4 +261,27 @@ pub(crate) fn prepare(x: &mut Exchange, client: &Client, early: bool, text: &mut
         fields.set(Known::Traceparent, &parent.text())?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_comes_round_after_many_passes() {
+        let of = |values: &[&str]| {
+            let mut fields = Fields::new();
+            values.iter().for_each(|value| fields.push(b"via", value.as_bytes()).unwrap());
+            comes_round(&fields)
+        };
+        let most = ["1.1 sealane"; MAX_PASSES - 1];
+        assert!(!of(&[]) && !of(&most) && !of(&[&most.join(", ")]));
+        for last in ["1.0 sealane", "HTTP/2.0\tsealane (a comment)", "1.1 a, 1.1 sealane , 1.1 b"] {
+            assert!(of(&[&most[..], &[last]].concat()), "{last}");
+            assert!(of(&[&format!("{}, {last}", most.join(","))]), "{last}");
+        }
+        for other in ["sealane", "1.1 sealane.example", "1.1 other", "1.1 other sealane", "", ",,", ", ,"] {
+            assert!(!of(&[&most[..], &[other; 20]].concat()), "{other}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::executor::{drain_is_over, note_malformed, perform, refuse};
+use crate::exchange::executor::{drain_is_over, note_malformed, perform, refuse, refuse_body};
 use crate::exchange::forwarded;
 use crate::exchange::streams::{UpstreamStream, server_credit, server_data};
 use crate::exchange::waste::client_wasted;
@@ -70,7 +70,7 @@ pub(crate) fn request_data(proxy: &mut Proxy, cx: &mut Context, exchange: Key, d
     }
     let (client_stream, upstream_stream, framing) = (x.client_stream, x.upstream_stream, x.request_body.framing);
     if x.request_body.bytes > x.max_body && !x.machine.is_tunnel() && !drains {
-        refuse(proxy, cx, exchange, 413);
+        refuse_body(proxy, cx, exchange);
         client_wasted(proxy, cx, client_stream.conn(), 1);
         return false;
     }

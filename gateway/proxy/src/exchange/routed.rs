@@ -78,7 +78,7 @@ impl Served {
     }
 }
 
-/// Why a request was refused before a server had it.
+/// Why the gateway has refused a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeniedBy {
     /// `allow` and `deny`.
@@ -113,6 +113,8 @@ pub(crate) enum DeniedBy {
     QueueTimeout,
     /// No server of the upstream can get the request.
     NoServer,
+    /// The gateway has forwarded the request to itself.
+    Loop,
 }
 
 impl DeniedBy {
@@ -135,6 +137,7 @@ impl DeniedBy {
             Self::Queue => "queue",
             Self::QueueTimeout => "queue_timeout",
             Self::NoServer => "no_server",
+            Self::Loop => "loop",
         }
     }
 }
@@ -163,7 +166,7 @@ pub(crate) struct Routed {
     pub(super) failure: Option<Failure>,
     /// The gateway adds headers to this response.
     pub(super) adds_headers: bool,
-    /// Why the request was refused before a server had it, if it was.
+    /// Why the gateway has refused the request, if it has.
     pub(super) denied: Option<DeniedBy>,
     /// What has answered in the place of a server.
     pub(super) served: Option<Served>,
@@ -209,7 +212,7 @@ impl Routed {
         self.hint = why;
     }
 
-    /// Why the request was refused before a server had it, if it was.
+    /// Why the gateway has refused the request, if it has.
     pub fn denied(&self) -> Option<DeniedBy> {
         self.denied
     }

@@ -9,7 +9,7 @@ use crate::counters::Count;
 use crate::exchange::Exchange;
 use crate::exchange::authorize::authorize;
 use crate::exchange::credentials::authenticate;
-use crate::exchange::executor::{is_of_many, refuse, respond, respond_error, run_action, takes_place};
+use crate::exchange::executor::{is_of_many, refuse, refuse_body, respond, respond_error, run_action, takes_place};
 use crate::exchange::redirection::{send_redirect, send_redirect_of_table};
 use crate::exchange::routed::{DeniedBy, OwnAnswer, Served};
 use crate::forwarding::watch_total;
@@ -18,7 +18,8 @@ use crate::limits::{CountedBy, RateKey};
 use crate::rules::{Request, Route, RouteRef};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
-use crate::snapshot::Action;
+use crate::snapshot::{Action, Routing};
+use sealane_http::ParseError;
 use sealane_lane::{Context, Key};
 use sealane_route::RouteTable;
 use std::rc::Rc;
@@ -60,7 +61,7 @@ pub(crate) fn route_request(
         x.routed.cors = cors.judge(&x.request, is_preflight);
     }
     if x.announces_too_much() {
-        return refuse(proxy, cx, exchange, 413);
+        return refuse_body(proxy, cx, exchange);
     }
     let Some(client) = connections.client_of(x.client_stream) else { return };
     if let Some(rule) = &route.responses.compression {
@@ -94,6 +95,12 @@ pub(crate) fn route_request(
                 return refuse(proxy, cx, exchange, 503);
             }
         }
+    }
+    if let Some(by) = has_too_many_values(x, listener, route) {
+        // Before any of them counts the request.
+        proxy.counters.parse_error(ParseError::TooManyFields);
+        x.routed.deny(by);
+        return refuse(proxy, cx, exchange, ParseError::TooManyFields.status());
     }
     let verdict = takes_place(connections, x, client, listener, admission, settings);
     if verdict != Verdict::Admitted {
@@ -139,6 +146,18 @@ pub(crate) fn route_request(
         return authorize(proxy, cx, exchange, listener, auth, expects);
     }
     run_route_action(proxy, cx, exchange, listener, &route.action, found.matched, expects);
+}
+
+/// The limit by which a request would count for more values of a header than one request may have.
+fn has_too_many_values(x: &Exchange, listener: &LaneListener, route: &Route) -> Option<DeniedBy> {
+    let Routing { concurrency_limits, rate_limits, .. } = &*listener.routing;
+    let is_too_much = |key: &RateKey| key.has_too_many_values(&x.request.fields);
+    let mut open = route.concurrency_limits.iter().filter_map(|at| concurrency_limits.get(*at));
+    if open.any(|limit| is_too_much(&limit.key)) {
+        return Some(DeniedBy::Concurrency);
+    }
+    let mut rates = route.rate_limits.iter().filter_map(|at| rate_limits.get(*at));
+    rates.any(|limit| is_too_much(&limit.key)).then_some(DeniedBy::Rate)
 }
 
 /// Counts a request among those that the limits of its route count, unless too many of them are under way.

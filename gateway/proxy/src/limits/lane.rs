@@ -180,7 +180,7 @@ impl LaneLimits {
         let passed = match &l.limit.key {
             RateKey::Address => Some(pass(l.limit.address_key(peer))),
             RateKey::ServerName => Some(pass(l.limit.text_key(name))),
-            // All of them are counted, and the longest wait holds.
+            // All of them are counted (the route bounds their number), and the longest wait holds.
             RateKey::Field(field) => fields.alike(field.as_bytes()).map(|value| pass(l.limit.text_key(value))).max(),
         };
         let Some(passed) = passed else { return Ok(()) };

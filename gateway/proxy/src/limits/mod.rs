@@ -20,6 +20,7 @@ pub(crate) use lane::{LaneLimits, RATES_TIMER};
 pub use shared::{Level, Levels, SharedRates};
 pub use table::Use;
 
+use sealane_http::Fields;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
@@ -39,6 +40,10 @@ pub(crate) fn share_ms(lanes: usize) -> u64 {
 /// Most keys in one telling; the rest is told the next time.
 pub(crate) const SHARE_KEYS: usize = 4096;
 
+/// Most values of a field by which one request counts. A client sends one, and proxies on the way may add a few. Each value takes an entry
+/// in the tables of all lanes, and in the store: a request with `max_header_fields` values would evict the entries of a hundred clients.
+const MAX_VALUES: usize = 8;
+
 /// A rate, and how much of it may come at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
@@ -57,8 +62,19 @@ pub enum RateKey {
     Address,
     /// The name that the client asked for in its hello; plain connections are counted by the request's host.
     ServerName,
-    /// The values of a field, in every spelling of its name: a request counts for each of them, and one without any is not counted.
+    /// The values of a field, in every spelling of its name: a request counts for each of them, and one without any is not counted. One
+    /// with more than a few is refused.
     Field(String),
+}
+
+impl RateKey {
+    /// Whether a request has more values to be counted by than a request may have.
+    pub(crate) fn has_too_many_values(&self, fields: &Fields) -> bool {
+        match self {
+            Self::Address | Self::ServerName => false,
+            Self::Field(name) => fields.alike(name.as_bytes()).nth(MAX_VALUES).is_some(),
+        }
+    }
 }
 
 /// One limit. The same for all lanes, so that what one says of a key is understood by the others.
@@ -175,6 +191,19 @@ mod tests {
         assert_eq!(all.address_key(ip("::1")), all.address_key(ip("ffff::1")));
         let one = limit(32, 128);
         assert_ne!(one.address_key(ip("1.2.3.4")), one.address_key(ip("1.2.3.5")));
+    }
+
+    #[test]
+    fn a_request_counts_by_a_few_values() {
+        let key = RateKey::Field("X-Key".to_owned());
+        let mut fields = Fields::new();
+        for n in 1..=2 * MAX_VALUES {
+            let name: &[u8] = if n % 2 == 0 { b"x_key" } else { b"X-Key" };
+            fields.push(name, n.to_string().as_bytes()).unwrap();
+            fields.push(b"X-Other", b"1").unwrap();
+            assert_eq!(key.has_too_many_values(&fields), n > MAX_VALUES, "{n}");
+        }
+        assert!(!RateKey::Address.has_too_many_values(&fields) && !RateKey::ServerName.has_too_many_values(&fields));
     }
 
     /// All lanes together tell each other in proportion to their number, not to its square.

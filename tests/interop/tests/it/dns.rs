@@ -102,22 +102,23 @@ fn names_are_resolved_again() {
     let (resolver, says) = dns();
     let say = |what: Says| *says.lock().expect("nobody panics with it") = what;
     say(Says::Addresses(vec![ips[0]]));
-    let gateway = configured(
-        &site,
-        &format!(
-            "lanes = 2\nresolver = \"{resolver}\"\n[admin]\nlisten = \"@ADMIN@\"\n[[listener]]\naddress = \"@ADDRESS@\"\n\
-             [[host]]\nnames = [\"*\"]\nupstream = \"u\"\n[[upstream]]\nname = \"u\"\n\
-             servers = [\"http://app.example.test:{port}\"]\nresolve_interval = \"1s\"\n"
-        ),
+    let plain = ports::free();
+    let rest = format!(
+        "[[host]]\nnames = [\"*\"]\nupstream = \"u\"\n[[upstream]]\nname = \"u\"\n\
+         servers = [\"http://app.example.test:{port}\"]\nresolve_interval = \"1s\"\n"
     );
-    let who = || gateway.plain_get("/", "").text();
-    assert!((0..4).all(|_| who() == "127.0.0.2"));
+    let text = Listening { lanes: 2, rest: &rest, ..Listening::default() }.text(&site, plain);
+    let gateway = configured(&site, &format!("resolver = \"{resolver}\"\n{text}"));
+    let mut every = Everywhere::new(&gateway, plain);
+    // The servers that requests of each version got.
+    let mut who = || every.get("/").map(|(_, server)| server);
+    assert!((0..4).all(|_| who() == ["127.0.0.2"; 3]));
 
     // Another address joins.
     say(Says::Addresses(vec![ips[1], ips[0]]));
     let metric = |name: &str| gateway.metric(name).unwrap_or(0.0);
     assert!(eventually(|| metric("sealane_dns_changes_total") == 1.0));
-    assert!(eventually(|| who() == "127.0.0.3"));
+    assert!(eventually(|| who().contains(&"127.0.0.3".to_owned())));
     // The same in another order is no change.
     say(Says::Addresses(vec![ips[0], ips[1]]));
 
@@ -126,7 +127,7 @@ fn names_are_resolved_again() {
         let before = metric("sealane_dns_failures_total");
         say(bad);
         assert!(eventually(|| metric("sealane_dns_failures_total") > before));
-        let all: std::collections::HashSet<String> = (0..12).map(|_| who()).collect();
+        let all: std::collections::HashSet<String> = (0..12).flat_map(|_| who()).collect();
         assert_eq!(all, ["127.0.0.2".to_owned(), "127.0.0.3".to_owned()].into());
     }
     assert_eq!(metric("sealane_dns_changes_total"), 1.0);
@@ -134,12 +135,12 @@ fn names_are_resolved_again() {
     gateway.server.hang_up();
     assert!(eventually(|| gateway.server.log().contains("sealane: reloaded")), "{}", gateway.server.log());
     assert!(gateway.server.log().contains("does not resolve now"), "{}", gateway.server.log());
-    assert!(["127.0.0.2", "127.0.0.3"].contains(&who().as_str()));
+    assert!(who().iter().all(|server| ["127.0.0.2", "127.0.0.3"].contains(&server.as_str())));
 
     // All others than before; the old ones get nothing more.
     say(Says::Addresses(vec![ips[2]]));
-    assert!(eventually(|| who() == "127.0.0.4"));
-    assert!(eventually(|| (0..8).all(|_| who() == "127.0.0.4")));
+    assert!(eventually(|| who() == ["127.0.0.4"; 3]));
+    assert!(eventually(|| (0..8).all(|_| who() == ["127.0.0.4"; 3])));
     let log = gateway.server.log();
     assert!(log.contains("app.example.test is now 127.0.0.4"), "{log}");
     assert!(log.contains("the last known addresses stay in use"), "{log}");

@@ -197,7 +197,7 @@ fn no_upgrades_and_no_tunnels() {
     let mut frames = Frames { stream: rustls::StreamOwned::new(session, client::tcp(gateway.address)) };
     assert!(frames.find(|f| f.kind == kind::HEADERS && f.stream == 1).is_some(), "a response");
     assert!(frames.stream.conn.is_early_data_accepted());
-    let logged = || site.log().lines().filter(|l| l.contains("\"status\":425")).count();
+    let logged = || site.logged("\"denied\":\"early_data\",\"status\":425");
     assert!(eventually(|| logged() == 4), "{}", site.log());
     let reached = backend.requests();
     assert!(

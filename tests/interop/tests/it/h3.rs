@@ -5,11 +5,12 @@ use quinn_proto::{Dir, TokenMemoryCache, TransportConfig, VarInt};
 use sealane_http::h3::Code;
 use sealane_http::{BodyLength, Scheme};
 use sealane_interop::backend::{Backend, chunked, in_chunks, ok};
-use sealane_interop::gateway::{Gateway, Setup, before, run};
+use sealane_interop::gateway::{Gateway, Setup, before, configured, run};
 use sealane_interop::h3::{Client, Failure, data, head, headers, over_quic};
 use sealane_interop::peers::curl;
 use sealane_interop::site::Site;
-use sealane_interop::{base64, eventually, noise};
+use sealane_interop::versions::Listening;
+use sealane_interop::{base64, eventually, need, noise, ports};
 use std::ffi::OsStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +76,50 @@ fn another_port_can_be_announced() {
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(
             output.status.code() == Some(1) && errors.contains("alt_svc_port") && errors.contains(said),
+            "{errors}"
+        );
+    }
+}
+
+/// Where clients reach HTTP/3 by another name, that one is announced, over HTTP/1.1 and HTTP/2, and the records for DNS do not say that
+/// the name itself serves HTTP/3. Over HTTP/3, nothing is announced.
+#[test]
+fn another_host_can_be_announced() {
+    need!("curl");
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let plain = ports::free();
+    let text = |line: &str| {
+        let hosts = format!("[[host]]\nnames = [\"*\"]\nto = {:?}\n", backend.url());
+        let text = Listening { rest: &hosts, ..Listening::default() }.text(&site, plain);
+        text.replacen("[listener.tls]", &format!("[listener.quic]\n{line}\n[listener.tls]"), 1)
+    };
+    let gateway = configured(&site, &text("alt_svc_host = \"Quic.Example.com\"\nalt_svc_port = 443"));
+    assert_eq!(gateway.get("/").header("Alt-Svc"), Some("h3=\"quic.example.com:443\"; ma=86400"));
+    let second = curl(&gateway, "/", ["--http2", "--include"]).text();
+    assert!(
+        second.starts_with("HTTP/2 200") && second.contains("alt-svc: h3=\"quic.example.com:443\"; ma=86400"),
+        "{second}"
+    );
+    assert_eq!(connect(&gateway).get("/").field("alt-svc"), None);
+    let checked = |line: &str, more: &[&str]| {
+        let text = text(line).replace("@ADDRESS@", "127.0.0.1:8443").replace("@ADMIN@", "127.0.0.1:9901");
+        let file = site.file("checked.toml", text);
+        run([&["check", "--offline", "-c", &file.display().to_string()][..], more].concat())
+    };
+    let records = checked("alt_svc_host = \"quic.example.com\"", &["--dns-records"]);
+    let records = String::from_utf8_lossy(&records.stdout).into_owned();
+    assert!(records.contains("alpn=\"h2\"") && !records.contains("h3"), "{records}");
+    for (wrong, said) in [
+        ("alt_svc_host = \"quic.example.com:443\"", "is not a host"),
+        ("alt_svc_host = \"*.example.com\"", "is not a host"),
+        ("alt_svc_host = 'a\"; ma=1'", "is not a host"),
+        ("alt_svc = false\nalt_svc_host = \"quic.example.com\"", "has no effect"),
+    ] {
+        let output = checked(wrong, &[]);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.code() == Some(1) && errors.contains("alt_svc_host") && errors.contains(said),
             "{errors}"
         );
     }

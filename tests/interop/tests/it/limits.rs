@@ -2,10 +2,12 @@
 
 use sealane_interop::backend::Backend;
 use sealane_interop::client;
+use sealane_interop::eventually;
 use sealane_interop::gateway::{before, configured};
 use sealane_interop::h3;
 use sealane_interop::http::Wire;
 use sealane_interop::site::{HOST, Site};
+use sealane_interop::versions::{Asked, Everywhere, Listening};
 use std::net::Ipv4Addr;
 
 #[test]
@@ -68,6 +70,44 @@ rate_limit = "per-client"
         let passed = (0..20).filter(|_| gateway.plain_get("/login", "").status() == 200).count();
         assert!((2..=2 * lanes).contains(&passed), "{passed} passed with {lanes} lanes");
         assert!(gateway.metric_with("sealane_rate_limited_total", "request") >= Some(20.0));
+    }
+}
+
+/// A request with a value in each of a hundred headers would take a hundred places in the table of a limit.
+#[test]
+fn a_request_with_many_values_is_refused() {
+    let site = Site::new();
+    let backend = Backend::saying("ok");
+    let rest = format!(
+        "[[rate_limit]]\nname = \"rate\"\nkey = \"header:X-Key\"\nrate = \"1000/s\"\n\
+         [[concurrency_limit]]\nname = \"open\"\nkey = \"header:X-Key\"\nmax_requests = 100\n\
+         [[host]]\nnames = [\"*\"]\nto = {url:?}\n\
+         [[host.route]]\npath = \"/rate\"\nto = {url:?}\nrate_limit = \"rate\"\n\
+         [[host.route]]\npath = \"/open\"\nto = {url:?}\nconcurrency_limit = \"open\"\n",
+        url = backend.url()
+    );
+    let (gateway, plain) = Listening { rest: &rest, ..Listening::default() }.start(&site);
+    let mut every = Everywhere::new(&gateway, plain);
+    let mut status = |target: &str, names: &[&str]| {
+        let values: Vec<String> = (0..names.len()).map(|n| format!("value-{n}")).collect();
+        let fields: Vec<(&str, &str)> = names.iter().copied().zip(values.iter().map(String::as_str)).collect();
+        every.ask(Asked { target, fields: &fields, ..Asked::default() }).map(|(status, _)| status)
+    };
+    let mixed = ["x-key", "x_key", "x-key", "x_key", "x-key", "x_key", "x-key", "x_key", "x-key"];
+    for target in ["/rate", "/open"] {
+        assert_eq!(status(target, &mixed[..8]), [200; 3], "{target}");
+        for names in [&mixed[..], &["x-key"; 100]] {
+            let before = backend.requests().len();
+            assert_eq!(status(target, names), [431; 3], "{target}");
+            assert_eq!(backend.requests().len(), before, "{target}: none has reached the server");
+        }
+    }
+    // Where nothing counts by it, it is a header like others.
+    assert_eq!(status("/", &["x-key"; 100]), [200; 3]);
+    assert_eq!(gateway.metric_with("sealane_parse_errors_total", "reason=\"fields\""), Some(12.0));
+    for denied in ["rate_limit", "concurrency_limit"] {
+        let logged = || site.logged(&format!("\"denied\":\"{denied}\",\"status\":431"));
+        assert!(eventually(|| logged() == 6), "{denied}: {}", site.log());
     }
 }
 

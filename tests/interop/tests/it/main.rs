@@ -64,6 +64,7 @@ mod lifecycle;
 mod limits;
 mod load;
 mod log;
+mod loops;
 mod many_lanes;
 mod memory_budget;
 mod metrics_formats;

@@ -455,4 +455,6 @@ fn a_route_has_its_own_limit_of_bodies() {
         wire.response("POST").expect("it is answered").status()
     };
     assert_eq!((send(100), send(101)), (200, 413));
+    let refused = 4 * 2 * 3 + 2 * 3 + 2;
+    assert_eq!(gateway.metric("sealane_bodies_too_large_total"), Some(f64::from(refused)));
 }

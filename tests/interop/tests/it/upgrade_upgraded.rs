@@ -121,6 +121,55 @@ fn h3_websocket(client: &mut Client) -> quinn_proto::StreamId {
     id
 }
 
+/// What a client of HTTP/2 has of a WebSocket: its connection, and both directions.
+type Second = (::h2::client::SendRequest<Bytes>, ::h2::SendStream<Bytes>, ::h2::RecvStream);
+
+async fn h2_websocket(plain: SocketAddr) -> Second {
+    let mut second = h2::connect(plain).await.ready().await.expect("the connection is open");
+    while !second.is_extended_connect_protocol_enabled() {
+        tokio::task::yield_now().await;
+    }
+    let mut ask = Request::connect(format!("http://{HOST}/")).body(()).expect("it is well-formed");
+    ask.headers_mut().insert("sec-websocket-version", "13".parse().expect("a value"));
+    ask.extensions_mut().insert(::h2::ext::Protocol::from_static("websocket"));
+    let (response, send) = second.send_request(ask, false).expect("it can be sent");
+    let response = response.await.expect("it is answered");
+    assert_eq!(response.status(), 200);
+    (second, send, response.into_body())
+}
+
+/// A reload ends none of them, not even one that removes their hosts with their servers. What comes later gets the new rules.
+#[test]
+fn they_go_on_over_a_reload_that_removes_their_hosts() {
+    let (site, backend) = (Site::new(), backend());
+    let times = "drain_timeout = \"10m\"";
+    let World { gateway, manager: _manager, plain, relaying } = world(&site, &backend, times);
+    let mut first = websocket(&gateway);
+    let mut passed = relayed(relaying, gateway.gateway.config());
+    let mut third = Client::connect(gateway.gateway.address, &over_quic(gateway.gateway.config(), false));
+    let third_id = h3_websocket(&mut third);
+    h2::run(async {
+        let (_second, mut send, mut body) = h2_websocket(plain).await;
+        let text = gateway.text();
+        let new = text
+            .replace(&format!("to = [{:?}]\n", backend.url()), "respond = { status = 410 }\n")
+            .replace("names = [\"relayed.test\"]", "names = [\"other.test\"]");
+        assert!(!new.contains(&backend.url()) && !new.contains("relayed.test"), "{new}");
+        gateway.write(&new);
+        assert_eq!(order(&gateway.socket, "reload").expect("the file is good"), "reloaded\n");
+        assert_eq!(gateway.get("/").status(), 410);
+        assert_eq!(gateway.gateway.metric("sealane_upgraded_connections"), Some(4.0));
+        for _ in 0..2 {
+            echoes(&mut first, b"over HTTP/1.1");
+            echoes(&mut passed, b"relayed");
+            send.send_data(Bytes::from_static(b"over HTTP/2"), false).expect("the tunnel is open");
+            assert_eq!(body.data().await.expect("more comes").expect("it is not reset"), &b"over HTTP/2"[..]);
+        }
+        third.write(third_id, &h3::data(b"over HTTP/3"));
+        assert!(third.until(|c| c.so_far(third_id).is_ok_and(|r| r.body == b"over HTTP/3")), "{:?}", third.lost);
+    });
+}
+
 /// WebSockets over HTTP/1.1, HTTP/2 and HTTP/3, and a relayed connection, go on in the old process when everything else has ended
 /// there, the requests beside them on the same connections included. The process ends with the last of them.
 #[test]
@@ -139,17 +188,7 @@ fn they_go_on_when_requests_have_had_their_time() {
         (third.open(&h3::headers("GET", "/slow", &[], BodyLength::None), true), h3_websocket(&mut third));
     assert!(third.until(|c| c.so_far(third_slow).is_ok_and(|r| r.body == b"some")), "{:?}", third.lost);
     h2::run(async {
-        let mut second = h2::connect(plain).await.ready().await.expect("the connection is open");
-        while !second.is_extended_connect_protocol_enabled() {
-            tokio::task::yield_now().await;
-        }
-        let mut ask = Request::connect(format!("http://{HOST}/")).body(()).expect("it is well-formed");
-        ask.headers_mut().insert("sec-websocket-version", "13".parse().expect("a value"));
-        ask.extensions_mut().insert(::h2::ext::Protocol::from_static("websocket"));
-        let (response, mut send) = second.send_request(ask, false).expect("it can be sent");
-        let response = response.await.expect("it is answered");
-        assert_eq!(response.status(), 200);
-        let mut body = response.into_body();
+        let (second, mut send, mut body) = h2_websocket(plain).await;
         let mut second = second.ready().await.expect("the connection is open");
         let (response, _) = second.send_request(h2::request(&Method::GET, "/slow"), true).expect("it can be sent");
         let mut second_slow = response.await.expect("it is answered").into_body();

@@ -1,0 +1,65 @@
+//! Requests that come back to the gateway. `check` refuses what comes back for certain (`sealane-config loops`); here, a condition on a
+//! header hides the loop from it, as the name of a server or another proxy would.
+
+use sealane_interop::backend::Backend;
+use sealane_interop::gateway::configured;
+use sealane_interop::site::{HOST, Site};
+use sealane_interop::versions::{Asked, Everywhere, Listening};
+use sealane_interop::{eventually, ports};
+
+/// How many gateways a request passes at most.
+const PASSES: usize = 10;
+
+#[test]
+fn a_request_that_comes_back_again_and_again_gets_508() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let plain = ports::free();
+    let tls = |http: &str| {
+        format!(
+            "[[upstream]]\nname = \"tls{http}\"\nservers = \"https://@ADDRESS@\"\nhttp = \"{http}\"\n\
+             tls = {{ ca = {ca:?}, server_name = \"{HOST}\" }}\n",
+            ca = site.ca
+        )
+    };
+    let route = |path: &str, upstream: &str| format!("[[host.route]]\npath = \"{path}\"\nupstream = \"{upstream}\"\n");
+    let rest = [
+        "[[host]]\nnames = [\"*\"]\nrespond = { status = 404 }\n".to_owned(),
+        "[[host.route]]\nheaders = { X-Stop = true }\nrespond = { status = 204 }\n".to_owned(),
+        route("/plain", "plain"),
+        route("/h1", "tls1.1"),
+        route("/h2", "tls2"),
+        route("/h3", "tls3"),
+        route("/server", "server"),
+        route("/asked", "server") + "forward_auth = { upstream = \"plain\", path = \"/asked\" }\n",
+        format!("[[upstream]]\nname = \"plain\"\nservers = \"http://{plain}\"\n"),
+        format!("[[upstream]]\nname = \"server\"\nservers = {:?}\n", backend.url()),
+        ["1.1", "2", "3"].map(tls).concat(),
+    ]
+    .concat();
+    let gateway = configured(&site, &Listening { rest: &rest, ..Listening::default() }.text(&site, plain));
+    let mut every = Everywhere::new(&gateway, plain);
+    let looping = ["/plain", "/h1", "/h2", "/h3"];
+    for target in looping {
+        assert_eq!(every.get(target).map(|(status, _)| status), [508; 3], "{target}");
+    }
+    let asked = 3 * looping.len();
+    // Each has passed the gateway so often, and was refused when it came once more.
+    assert_eq!(gateway.metric("sealane_requests_total"), Some((asked * (PASSES + 1)) as f64));
+    assert_eq!(gateway.metric("sealane_request_loops_total"), Some(asked as f64));
+    assert!(eventually(|| site.logged("\"denied\":\"loop\",\"status\":508") == asked), "{}", site.log());
+    // A check that needs itself.
+    assert_eq!(every.get("/asked").map(|(status, _)| status), [508; 3]);
+    assert_eq!(gateway.metric("sealane_request_loops_total"), Some((asked + 3) as f64));
+    assert!(backend.requests().is_empty());
+    // A chain of gateways is no loop.
+    let mut status = |passes: usize| {
+        let via = vec!["1.1 sealane"; passes].join(", ");
+        let fields = [("via", "1.1 other"), ("via", via.as_str())];
+        every.ask(Asked { target: "/server", fields: &fields, ..Asked::default() }).map(|(status, _)| status)
+    };
+    assert_eq!(status(PASSES - 1), [200; 3]);
+    assert_eq!(backend.requests().len(), 3);
+    assert_eq!(status(PASSES), [508; 3]);
+    assert_eq!(backend.requests().len(), 3);
+}
