@@ -170,8 +170,14 @@ impl Edits {
 
     /// Whether a header is changed.
     pub fn changes(&self, name: &str) -> bool {
-        let mut names = self.remove.iter().map(|(n, _)| n).chain(self.set.iter().chain(&self.add).map(|(n, ..)| n));
-        names.any(|n| n.eq_ignore_ascii_case(name))
+        self.changed_by(name).is_some()
+    }
+
+    /// The line that changes a header.
+    pub fn changed_by(&self, name: &str) -> Option<&Place> {
+        let others = self.set.iter().chain(&self.add).map(|(n, _, place)| (n, place));
+        let mut all = self.remove.iter().map(|(n, place)| (n, place)).chain(others);
+        all.find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, place)| place)
     }
 
     pub fn remove(&mut self, name: &str, place: &Place) {

@@ -154,6 +154,11 @@ impl Report {
         self.records.get(id.0).is_some_and(|r| !r.found.is_empty())
     }
 
+    /// The worst that is said of a directive.
+    pub(crate) fn worst(&self, id: Id) -> Option<Outcome> {
+        self.records.get(id.0).and_then(Record::worst)
+    }
+
     /// Whether something is said of a directive, and not only that it is the same.
     pub(crate) fn is_remarked(&self, id: Id) -> bool {
         self.records.get(id.0).is_some_and(|r| r.found.iter().any(|(o, _)| *o != Outcome::Same))

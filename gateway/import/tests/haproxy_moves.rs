@@ -325,3 +325,101 @@ fn settings_that_are_the_answer_are_named() {
         assert!(report.contains("different") && report.contains("error_page"), "{rule}: {report}");
     }
 }
+
+/// Requests for a variable with the host are compared with the names of hosts.
+#[test]
+fn a_variable_with_the_host_is_the_host() {
+    for set in [
+        "hdr(host),field(1,:),lower",
+        "req.hdr(Host),lower,field(1,:)",
+        "req.fhdr(host),host_only",
+        "hdr(host),lower",
+        "hdr(host)",
+    ] {
+        let set = format!(" http-request set-var(txn.host) {set}");
+        let acl = format!("{set}\n acl a var(txn.host) -m str a.example b.example\n use_backend c if a");
+        says(&frontend(&acl), &["names = [\"a.example\", \"b.example\"]", "upstream = \"c\""]);
+        let end = format!("{set}\n http-request deny if !{{ var(txn.host) -m end .a.example }}");
+        says(&frontend(&end), &["names = [\"**.a.example\"]", "upstream = \"b\""]);
+        says(&frontend(&end), &["names = [\"*\"]", "respond = { status = 403 }"]);
+        let begins = format!("{set}\n use_backend c if {{ var(txn.host) -m beg api. }}");
+        says(&frontend(&begins), &["headers.host = { regex = '(?i)^api\\.' }", "upstream = \"c\""]);
+        let expression = format!("{set}\n use_backend c if {{ var(txn.host) -m reg ^(a|b)\\.example$ }}");
+        says(&frontend(&expression), &["names = [\"a.example\", \"b.example\"]", "upstream = \"c\""]);
+    }
+    // HAProxy no longer has the request's host when the response arrives, but it has the variable.
+    let hsts = " http-request set-var(txn.host) hdr(host),lower\n http-response set-header X-A 1 if { var(txn.host) a.example }";
+    says(&frontend(hsts), &["names = [\"a.example\"]", "response_headers.set.X-A = \"1\""]);
+    // By a map.
+    let text = frontend(
+        " http-request set-var(txn.host) hdr(host),field(1,:),lower\n use_backend %[var(txn.host),map(/etc/haproxy/hosts.map,b)]",
+    );
+    let mut reader = Memory::of("/etc/haproxy/haproxy.cfg", text.as_bytes());
+    reader.files.insert("/etc/haproxy/hosts.map".into(), b"a.example c\n".to_vec());
+    let toml = haproxy::import(&reader, Path::new("/etc/haproxy/haproxy.cfg")).unwrap().toml;
+    assert!(toml.contains("names = [\"a.example\"]") && !toml.contains("undecided"), "{toml}");
+    // Not for all requests, too late, or another host than the client's.
+    for rules in [
+        "http-request set-var(txn.host) hdr(host) if { src 10.0.0.1 }\n use_backend c if { var(txn.host) a.example }",
+        "http-request deny if { var(txn.host) a.example }\n http-request set-var(txn.host) hdr(host)",
+        "http-request set-header Host x\n http-request set-var(txn.host) hdr(host)\n use_backend c if { var(txn.host) a.example }",
+        // The end could be in the port, and so could the part.
+        "http-request set-var(txn.host) hdr(host),field(1,:)\n use_backend c if { var(txn.host) -m end a.example }",
+    ] {
+        undecided(&frontend(&format!(" {rules}")));
+    }
+}
+
+#[test]
+fn what_is_undecided_because_of_another_line_says_so() {
+    let of = |rules: &str, wanted: &str| {
+        let all = undecided(&frontend(&format!(" {rules}")));
+        assert!(all.contains(wanted), "{rules}: {all}");
+        all
+    };
+    let all = of(
+        "http-request set-var(txn.a) req.hdr(x) if { path /x }\n http-request deny if { var(txn.a) 1 }",
+        "a consequence of the variable txn.a (line 6)",
+    );
+    assert!(!all.contains("haproxy.cfg:6:"), "{all}");
+    of("acl odd path,length gt 5\n use_backend c if odd", "a consequence of the ACL odd (line 6)");
+    of(
+        "http-request set-var(txn.a) req.hdr(x) if { path /x }\n acl odd var(txn.a) 1\n use_backend c if odd",
+        "a consequence of the variable txn.a (line 6)",
+    );
+    of("http-request set-header X-A 1\n http-request deny if { hdr(x-a) 1 }", "an earlier rule (line 6) changes");
+    of("http-request set-path /x\n http-request deny if { path_beg /a/ }", "before it rewrites a path (line 6 does)");
+    // A test of its own is not understood, too.
+    let own = "acl odd path,length gt 5\n use_backend c if odd { url_param(x) y }";
+    assert!(!undecided(&frontend(&format!(" {own}"))).contains("a consequence of"));
+    // The rules of a backend to which only such a line leads.
+    let text = proxies(
+        " use_backend d if { url_param(x) y }",
+        "",
+        "backend d\n http-request deny if { path /x }\n server u 10.0.0.3:80",
+    );
+    let all = undecided(&text);
+    assert!(all.contains("haproxy.cfg:14: http-request deny") && all.contains("a consequence of line 6,"), "{all}");
+}
+
+#[test]
+fn a_host_with_a_port_is_a_condition_of_this_host_alone() {
+    let rules = " acl admin hdr(host) -i admin.example\n acl admin hdr(host) -i admin.example:443\n use_backend c if admin\n \
+                 http-request deny if { hdr(host) -i a.example a.example:443 } METH_POST";
+    let toml = import(&frontend(rules)).toml;
+    assert!(!toml.contains("headers.host"), "{toml}");
+    says(&frontend(rules), &["names = [\"admin.example\"]", "upstream = \"c\""]);
+    let port = frontend(" http-request deny if { hdr(host) a.example:8080 }");
+    says(&port, &["headers.host = \"a.example:8080\"", "respond = { status = 403 }"]);
+    assert_eq!(import(&port).toml.matches("headers.host").count(), 1);
+}
+
+#[test]
+fn an_empty_list_holds_for_nobody() {
+    let text = frontend(" use_backend c if { hdr(host) -f /etc/haproxy/none.lst }");
+    let mut reader = Memory::of("/etc/haproxy/haproxy.cfg", text.as_bytes());
+    reader.files.insert("/etc/haproxy/none.lst".into(), b"# nobody\n".to_vec());
+    let Imported { report, .. } = haproxy::import(&reader, Path::new("/etc/haproxy/haproxy.cfg")).unwrap();
+    assert_eq!(report.undecided(), Vec::<String>::new());
+    assert!(report.to_text(false).contains("/etc/haproxy/none.lst has no entry"), "{}", report.to_text(true));
+}

@@ -12,6 +12,7 @@ use super::errors;
 use super::parser::{Line, Proxy, Section};
 use super::rules::{self, Rule, Then, Trace, What};
 use super::servers;
+use super::variables;
 use crate::output::{Action, ErrorPage, Host, Output, Path, Route, Upstream, entries_of, in_order, joined, quoted};
 use crate::paths::{self, Budget, Differing, PathTest, Stands};
 use crate::reader::Reader;
@@ -39,7 +40,8 @@ pub(super) fn all(
         .filter(|s| matches!(s.kind.as_str(), "frontend" | "backend" | "listen"))
         .map(|s| Proxy::new(s, sections))
         .collect();
-    let acls: Vec<Acls> = proxies.iter().map(|p| Acls::of(p, Files { reader, base })).collect();
+    let setters = variables::setters(sections);
+    let acls: Vec<Acls> = proxies.iter().map(|p| Acls::of(p, Files { reader, base }, &setters)).collect();
     for (_, line, _) in acls.iter().flat_map(|a| a.named.values().flatten()) {
         report.same(line.id, "its condition is written into the rules that use it");
     }
@@ -87,6 +89,21 @@ pub(super) fn all(
     for (proxy, acls) in proxies.iter().zip(&acls).filter(|(p, _)| p.section.kind != "backend") {
         frontend(proxy, acls, &shared, defaults, reader, base, &mut budget, out, report);
     }
+}
+
+/// The lines that lead to a backend, or may lead to it.
+pub(super) fn ways<'s>(backend: &'s str, lines: impl Iterator<Item = &'s Line>) -> impl Iterator<Item = &'s Line> {
+    let leads = move |l: &&Line| {
+        matches!(l.word(0), "use_backend" | "default_backend") && (l.word(1) == backend || l.word(1).contains('%'))
+    };
+    lines.filter(leads)
+}
+
+/// Lines as a report names them: `line 3`, `lines 3, 4`.
+pub(super) fn shown_lines<'l>(lines: impl Iterator<Item = &'l Line>) -> String {
+    let all: BTreeSet<u32> = lines.map(|l| l.place.line).collect();
+    let all: Vec<String> = all.iter().map(u32::to_string).collect();
+    format!("line{} {}", if all.len() == 1 { "" } else { "s" }, all.join(", "))
 }
 
 /// `unique-id-header`.
@@ -557,7 +574,7 @@ fn hosts(all: &[&Rule]) -> Vec<String> {
     let mut out: BTreeSet<String> = BTreeSet::new();
     for rule in all {
         for test in rule.condition.tests() {
-            if let Test::Host(names) | Test::ServerName(names) = test {
+            if let Test::Host(names) | Test::ServerName(names) | Test::HostPorts { names, .. } = test {
                 out.extend(names.iter().cloned());
             }
             if let Some(texts) = test.host_texts() {

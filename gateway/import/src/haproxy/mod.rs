@@ -169,6 +169,21 @@ fn peers(sections: &[Section], report: &mut Report) {
     }
 }
 
+/// Why no request gets to a backend, if this is only because the rules that lead to it are undecided.
+fn unreached(sections: &[Section], section: &Section, report: &Report) -> Option<String> {
+    let all = sections.iter().flat_map(|s| &s.lines);
+    let ways: Vec<&parser::Line> = frontend::ways(&section.name, all).filter(|_| section.kind == "backend").collect();
+    let (lost, others): (Vec<_>, Vec<_>) =
+        ways.into_iter().partition(|l| report.worst(l.id).is_none_or(|worst| worst == Outcome::Undecided));
+    let only = !lost.is_empty() && others.iter().all(|l| l.word(1).contains('%'));
+    only.then(|| {
+        format!(
+            "no request of the result gets to this backend: {}",
+            rules::because(&frontend::shown_lines(lost.into_iter()))
+        )
+    })
+}
+
 /// Gives every line without an outcome that of the table.
 fn rest(sections: &[Section], report: &mut Report) {
     for section in sections {
@@ -205,8 +220,13 @@ fn rest(sections: &[Section], report: &mut Report) {
                 None => report.same(section.id, ""),
             }
         }
+        let because = unreached(sections, section, report);
         for line in &section.lines {
             if report.is_known(line.id) {
+                continue;
+            }
+            if let (true, Some(because)) = (RULES.contains(&line.word(0)), &because) {
+                report.decide(line.id, because.clone());
                 continue;
             }
             if let Some((outcome, says)) = whole {

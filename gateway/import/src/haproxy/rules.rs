@@ -4,7 +4,7 @@ mod apply;
 
 pub(super) use apply::{Then, Trace, apply};
 
-use super::acl::{Acls, Condition, Counter, Match, Remarks, Test, Users};
+use super::acl::{Acls, Condition, Counter, HostSample, Match, Remarks, Test, Users};
 use super::formats::Flags;
 use super::parser::{Line, Proxy};
 use crate::addresses::Access;
@@ -20,6 +20,8 @@ pub(super) struct Rule<'l> {
     pub line: &'l Line,
     pub condition: Condition,
     pub what: What,
+    /// Other lines because of which alone the condition is not understood.
+    pub because: Option<String>,
 }
 
 /// What a rule does.
@@ -106,6 +108,8 @@ pub(super) struct Outcome {
     pub template: Option<(String, Place)>,
     /// A rule has changed the path.
     pub rewritten: bool,
+    /// Where.
+    pub rewritten_by: Option<Place>,
     /// Lines that refuse above a rate.
     pub rates: Vec<Limit>,
     /// The most bytes of a body.
@@ -169,7 +173,7 @@ pub(super) fn rules<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, report: &mut Report)
              its value is replaced",
         );
         let what = What::Header(Of::Requests, Edit::Set(name.to_owned(), "{client_address}".to_owned()));
-        out.push(Rule { line, condition: Condition::default(), what });
+        out.push(Rule { line, condition: Condition::default(), what, because: None });
     }
     for kinds in
         [["http-request", "", ""], ["redirect", "", ""], ["use_backend", "http-response", "http-after-response"]]
@@ -242,7 +246,10 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
             return None;
         }
         What::Refuse(why) => {
-            report.decide(line.id, *why);
+            let variables = acls.variables(&line.words[..at]);
+            let because =
+                if variables.is_empty() { String::new() } else { format!("; {}", because(&variables.join(" and "))) };
+            report.decide(line.id, format!("{why}{because}"));
             return None;
         }
         What::Unanswered => {
@@ -299,7 +306,8 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
         }
         return None;
     }
-    for (remark, negated) in remarks.0 {
+    let because = remarks.only_because();
+    for (remark, negated) in remarks.wider {
         match &what {
             What::Backend(_) => report.differs(line.id, remark),
             // Nobody gets in whom HAProxy would keep out.
@@ -326,7 +334,12 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
     if condition.tests().any(|t| matches!(t, Test::ServerName(_))) && line.word(0) != "use_backend" {
         report.differs(line.id, "Sealane compares the host of the request, not the name in the ClientHello");
     }
-    Some(Rule { line, condition, what })
+    Some(Rule { line, condition, what, because })
+}
+
+/// What is said of a line that is undecided only because of others.
+pub(super) fn because(lines: &str) -> String {
+    format!("this is a consequence of {lines}, which the import does not translate: decide that first")
 }
 
 /// The users that a condition asks for, and what is left of the condition. `None`: it is not "all users except these".
@@ -354,23 +367,25 @@ fn mapped<'l>(line: &'l Line, acls: &Acls<'l>, last: bool) -> Option<Vec<Rule<'l
     let (source, map) = expression.rsplit_once(",map")?;
     let (kind, arguments) = map.split_once('(')?;
     let (file, default) = arguments.split_once(',').map_or((arguments, None), |(f, d)| (f, Some(d)));
-    // An address is not looked at without its port, and a name in capitals is another one for HAProxy.
-    let source = source.strip_suffix(",lower").map_or((source, false), |s| (s, true));
-    let (source, lower) = (source.0.strip_suffix(",field(1,:)").unwrap_or(source.0), source.1);
+    // A name in capitals is another one for HAProxy.
+    let host = HostSample::of(source).filter(|host| host.lower);
+    let (source, lower) = source.strip_suffix(",lower").map_or((source, false), |s| (s, true));
     let of = |key: &str| -> Option<Test> {
         let words = |fetch: &str, flags: &[&str]| -> Option<Test> {
             let all: Vec<String> = [fetch].iter().chain(flags).chain(&["--", key]).map(|w| (*w).to_owned()).collect();
             acls.read(&all)
         };
         match (source.to_ascii_lowercase().as_str(), kind) {
-            ("req.hdr(host)" | "hdr(host)", "" | "_str") if lower => words("hdr(host)", &["-i"]),
+            (_, "" | "_str") if host.is_some() => words("hdr(host)", &["-i"]),
             ("ssl_fc_sni" | "req.ssl_sni" | "req_ssl_sni", "" | "_str") if lower => words("req.ssl_sni", &["-i"]),
             ("path", "" | "_str") if !lower => words("path", &[]),
             ("path", "_beg") if !lower => words("path_beg", &[]),
             _ => None,
         }
     };
-    let condition = acls.condition(line.section, line.from(2), &mut Remarks::default())?;
+    let mut remarks = Remarks::default();
+    let condition = acls.condition(line.section, line.from(2), &mut remarks)?;
+    let because = remarks.only_because();
     let mut entries: Vec<(String, String)> = Vec::new();
     for entry in acls.entries(file)? {
         let (key, value) = entry.split_once([' ', '\t'])?;
@@ -386,10 +401,11 @@ fn mapped<'l>(line: &'l Line, acls: &Acls<'l>, last: bool) -> Option<Vec<Rule<'l
         let test = of(&key)?;
         let terms = if condition.0.is_empty() { vec![Vec::new()] } else { condition.0.clone() };
         let with = |all: &Vec<(bool, Vec<Test>)>| [all.as_slice(), &[(false, vec![test.clone()])]].concat();
-        out.push(Rule { line, condition: Condition(terms.iter().map(with).collect()), what: What::Backend(value) });
+        let condition = Condition(terms.iter().map(with).collect());
+        out.push(Rule { line, condition, what: What::Backend(value), because: because.clone() });
     }
     match default {
-        Some(name) => out.push(Rule { line, condition, what: What::Backend(name.to_owned()) }),
+        Some(name) => out.push(Rule { line, condition, what: What::Backend(name.to_owned()), because }),
         // What is not found goes to the default backend, whatever follows.
         None if !last => return None,
         None => {}
@@ -630,6 +646,12 @@ fn redirect(words: &[String]) -> What {
         ("%[path]", "{path}"),
         ("%[pathq]", "{uri}"),
         ("%[url]", "{uri}"),
+        ("%[req.hdr(host),field(1,:)]", "{host}"),
+        ("%[hdr(host),field(1,:)]", "{host}"),
+        ("%[req.hdr(host),field(1,:),lower]", "{host}"),
+        ("%[hdr(host),field(1,:),lower]", "{host}"),
+        ("%[req.hdr(host),lower,field(1,:)]", "{host}"),
+        ("%[hdr(host),lower,field(1,:)]", "{host}"),
         ("%HU", "{uri}"),
         ("%HP", "{path}"),
         ("%HQ", "{query}"),
@@ -782,6 +804,9 @@ fn may_be_escaped(part: &str) -> bool {
 
 /// The part of a request that a sample is.
 fn sample(expression: &str) -> Option<&'static str> {
+    if HostSample::of(expression).is_some_and(|host| host.lower && host.bare) {
+        return Some("{host}");
+    }
     Some(match expression {
         "src" => "{client_address}",
         "dst_port" => "{port}",
@@ -789,7 +814,6 @@ fn sample(expression: &str) -> Option<&'static str> {
         "path" => "{path}",
         "pathq" => "{uri}",
         "req.hdr(host)" | "req.hdr(Host)" | "hdr(host)" | "hdr(Host)" => "{authority}",
-        "req.hdr(host),field(1,:),lower" | "hdr(host),field(1,:),lower" | "req.hdr(host),lower,field(1,:)" => "{host}",
         "ssl_fc_protocol" => "{tls_version}",
         "ssl_c_s_dn(cn)" | "ssl_c_s_dn(CN)" => "{client_certificate_name}",
         "ssl_c_s_dn(,0,rfc2253)" => "{client_certificate_subject}",

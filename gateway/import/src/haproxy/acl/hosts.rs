@@ -10,6 +10,41 @@ use crate::values::{self, Stand};
 /// Most classes of a wildcard.
 const MAX_CLASSES: usize = 64;
 
+/// What converters do with a sample of the request's host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::haproxy) struct HostSample {
+    /// It is in lower case.
+    pub lower: bool,
+    /// It is without the port.
+    pub bare: bool,
+}
+
+impl HostSample {
+    /// Reads a sample such as `req.hdr(host),field(1,:),lower`. `None`: it is another sample, or a converter is not known.
+    pub fn of(text: &str) -> Option<Self> {
+        let fetch = text.strip_prefix("req.").unwrap_or(text);
+        let inner = fetch.strip_prefix("hdr(").or_else(|| fetch.strip_prefix("fhdr("))?;
+        let (argument, mut rest) = inner.split_once(')')?;
+        // A request has one host.
+        if !matches!(argument.to_ascii_lowercase().as_str(), "host" | "host,1" | "host,-1") {
+            return None;
+        }
+        let mut out = Self::default();
+        while !rest.is_empty() {
+            let behind = |converter: &str| {
+                let behind = rest.strip_prefix(',')?.strip_prefix(converter)?;
+                (behind.is_empty() || behind.starts_with(',')).then_some(behind)
+            };
+            if let Some(behind) = behind("lower") {
+                (out.lower, rest) = (true, behind);
+            } else {
+                (out.bare, rest) = (true, behind("field(1,:)").or_else(|| behind("host_only"))?);
+            }
+        }
+        Some(out)
+    }
+}
+
 /// A test of a part of the request's host, with several texts of which one must be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::haproxy) struct HostTexts {
@@ -216,6 +251,28 @@ mod tests {
 
     fn test(kind: &str, values: &[&str]) -> HostTexts {
         HostTexts::of(values, kind).unwrap()
+    }
+
+    #[test]
+    fn samples_of_the_host_are_read() {
+        let is = |lower, bare| Some(HostSample { lower, bare });
+        for (text, wanted) in [
+            ("hdr(host)", is(false, false)),
+            ("req.fhdr(Host),lower", is(true, false)),
+            ("req.hdr(host,1),field(1,:)", is(false, true)),
+            ("req.hdr(host),field(1,:),lower", is(true, true)),
+            ("hdr(Host),lower,host_only", is(true, true)),
+            ("hdr(host),field(2,:)", None),
+            ("hdr(host),lowerx", None),
+            ("hdr(host),lower,", None),
+            ("hdr(host,2)", None),
+            ("hdr(x-host),lower", None),
+            ("hdr_beg(host)", None),
+            ("res.hdr(host)", None),
+            ("hdr(host", None),
+        ] {
+            assert_eq!(HostSample::of(text), wanted, "{text}");
+        }
     }
 
     #[test]

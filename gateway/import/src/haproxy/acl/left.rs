@@ -68,6 +68,11 @@ fn verdict(test: &Test, atom: &Atom) -> Verdict {
             Some(holds) => Verdict::Known(holds),
             None => Verdict::Header("host".to_owned(), texts.rule.clone()),
         },
+        Test::HostPorts { names, rule } => match names.iter().any(|n| n == atom.host) {
+            true => Verdict::Header("host".to_owned(), rule.clone()),
+            // Each of the names has a host of its own.
+            false => Verdict::Known(false),
+        },
         Test::ServerName(names) => Verdict::Known(atom.tls && is_host(names)),
         Test::Path(tests) => match atom.path {
             Some(path) => Verdict::Known(paths::any(tests, path)),
@@ -102,6 +107,7 @@ impl Test {
             self,
             Self::Host(_)
                 | Self::HostTexts(_)
+                | Self::HostPorts { .. }
                 | Self::Path(_)
                 | Self::Expression(_)
                 | Self::Method(_)
@@ -148,11 +154,11 @@ impl Condition {
     }
 
     /// Whether it compares a header that has been changed.
-    pub fn compares(&self, is_changed: impl Fn(&str) -> bool) -> bool {
+    pub fn compares(&self, mut is_changed: impl FnMut(&str) -> bool) -> bool {
         self.written().any(|test| match test {
             Test::Header(name, _) if name.starts_with(COOKIE) => is_changed("cookie"),
             Test::Header(name, _) => is_changed(name),
-            Test::Host(_) | Test::HostTexts(_) => is_changed("host"),
+            Test::Host(_) | Test::HostTexts(_) | Test::HostPorts { .. } => is_changed("host"),
             _ => false,
         })
     }
@@ -172,6 +178,11 @@ impl Condition {
         self.0.iter().flatten().filter_map(one).reduce(|a, b| a && b)
     }
 
+    /// Whether it compares the path.
+    pub fn compares_path(&self) -> bool {
+        self.tests().any(|test| matches!(test, Test::Path(_) | Test::Expression(_)))
+    }
+
     /// Whether it needs something of the request that HAProxy does not know any more when the response comes.
     pub fn needs_request(&self) -> bool {
         self.written().any(Test::is_of_request)
@@ -187,7 +198,7 @@ impl Condition {
         self.tests()
             .map(|t| match t {
                 Test::Path(tests) => tests.len(),
-                Test::Host(names) | Test::ServerName(names) => names.len(),
+                Test::Host(names) | Test::ServerName(names) | Test::HostPorts { names, .. } => names.len(),
                 Test::HostTexts(texts) => texts.cost(),
                 Test::Source(list) => list.set.ranges(),
                 _ => 1,

@@ -1,6 +1,6 @@
 //! Which rules apply to one kind of requests, and what they lead to.
 
-use super::{Edit, Exception, Limit, Of, Outcome, Rule, Share, What, names_host, names_path};
+use super::{Edit, Exception, Limit, Of, Outcome, Rule, Share, What, because, names_host, names_path};
 use crate::addresses::{AddressSet, Clients};
 use crate::haproxy::acl::{Atom, Both, Counter, Left, Match, Test, Users};
 use crate::haproxy::parser::Line;
@@ -175,6 +175,7 @@ pub(in crate::haproxy) fn apply<'l>(
         (other.hsts, other.host, other.rewrite) = (out.hsts.clone(), out.host.clone(), out.rewrite.clone());
         other.template = out.template.clone();
         (other.after, other.after_hsts, other.rewritten) = (out.after.clone(), out.after_hsts.clone(), out.rewritten);
+        other.rewritten_by.clone_from(&out.rewritten_by);
         if other.action.is_none() && other.backend.is_none() {
             other.backend.clone_from(&default);
         }
@@ -209,12 +210,18 @@ pub(in crate::haproxy) fn apply<'l>(
 }
 
 impl Outcome {
-    /// Whether a header of the request has been changed.
-    fn changes(&self, name: &str) -> bool {
+    /// The line that has changed a header of the request.
+    fn changed_by(&self, name: &str) -> Option<&Place> {
         match name.eq_ignore_ascii_case("host") {
-            true => self.host.is_some(),
-            false => self.request.changes(name),
+            true => self.host.as_ref().map(|(_, place)| place),
+            false => self.request.changed_by(name),
         }
+    }
+
+    /// Remembers that a rule has changed the path.
+    fn rewrite_by(&mut self, place: &Place) {
+        self.rewritten = true;
+        self.rewritten_by.get_or_insert_with(|| place.clone());
     }
 
     /// What earlier rules check.
@@ -473,11 +480,19 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
             report.same(id, "not reached: an earlier \"allow\" applies");
             continue;
         }
-        if rule.condition.compares(|name| out.changes(name)) {
+        let mut changed_by = None;
+        let mut is_changed = |name: &str| {
+            changed_by = changed_by.take().or_else(|| out.changed_by(name).map(|place| place.line));
+            changed_by.is_some()
+        };
+        if rule.condition.compares(&mut is_changed) {
+            let line = changed_by.unwrap_or_default();
             report.decide(
                 id,
-                "this rule compares a header that an earlier rule changes, but Sealane compares the header that the \
-                 client sends: write a route with a condition on the client's header",
+                format!(
+                    "this rule compares a header that an earlier rule (line {line}) changes, but Sealane compares the header that the \
+                     client sends: write a route with a condition on the client's header"
+                ),
             );
             out.lose(rule);
             continue;
@@ -574,6 +589,11 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
                 report.differs(id, "rate_limit: the status is 429");
                 out.rates.push(limit(counter, n));
             }
+            (_, Left::Access | Left::Unknown) if rule.because.is_some() => {
+                out.lose(rule);
+                let advice = rule.advice().map_or_else(String::new, |advice| format!("; {advice}"));
+                report.decide(id, format!("{}{advice}", because(rule.because.as_deref().unwrap_or_default())));
+            }
             (
                 _,
                 Left::Access
@@ -596,17 +616,20 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
             (_, Left::Unknown) => {
                 out.lose(rule);
                 let advice = rule.advice().map_or_else(String::new, |advice| format!("; {advice}"));
+                let rewritten = out.rewritten_by.as_ref().filter(|_| rule.condition.compares_path());
+                let rewritten = rewritten.map_or_else(String::new, |place| format!(" (line {} does)", place.line));
                 report.decide(
                     id,
                     format!(
                         "its condition cannot be translated. Sealane can compare hosts, paths, methods and headers, \
-                         before it rewrites a path: let the server or a firewall decide{advice}"
+                         before it rewrites a path{rewritten}: let the server or a firewall decide{advice}"
                     ),
                 );
             }
             (What::Path(path), Left::Always) => {
                 report.same(id, "rewrite");
-                (out.rewritten, out.rewrite, out.template) = (true, None, Some((path.clone(), place.clone())));
+                out.rewrite_by(place);
+                (out.rewrite, out.template) = (None, Some((path.clone(), place.clone())));
             }
             (What::Header(..) | What::Prefix { .. } | What::Path(_) | What::Auth { .. }, Left::Routes(_)) => {
                 report.decide(
@@ -628,15 +651,18 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
             (What::Header(of, edit), Left::Always) => apply_edit(*of, edit, rule.line, atom.tls, report, out),
             (What::Prefix { tests, from, to }, Left::Always) => {
                 let Some(sample) = atom.path else {
-                    report
-                        .decide(id, "an earlier rule rewrites the path: write a route with rewrite_prefix or rewrite");
+                    let line = out.rewritten_by.as_ref().map_or(0, |place| place.line);
+                    report.decide(
+                        id,
+                        format!("an earlier rule (line {line}) rewrites the path: write a route with rewrite_prefix or rewrite"),
+                    );
                     continue;
                 };
                 report.same(id, "rewrite_prefix");
                 if !paths::any(tests, sample) {
                     continue;
                 }
-                out.rewritten = true;
+                out.rewrite_by(place);
                 match path {
                     Path::Below(p) if p.trim_end_matches('/') == from => {
                         out.rewrite = Some((to.clone(), place.clone()))
