@@ -403,6 +403,28 @@ fn what_is_undecided_because_of_another_line_says_so() {
 }
 
 #[test]
+fn the_report_says_what_is_in_the_result() {
+    // An upstream for the replacement of a rule.
+    let text = frontend(" use_backend c if { url_param(x) y }");
+    let toml = import(&text).toml;
+    assert!(toml.contains("name = \"c\"") && !toml.contains("upstream = \"c\""), "{toml}");
+    assert!(said(&text, "backend c").contains("different") && said(&text, "backend c").contains("line 6"));
+    // A backend to which nothing leads.
+    let text = frontend("");
+    assert!(said(&text, "backend c").contains("no rule leads to this backend"));
+    assert!(said(&text, "server t").contains("no rule leads to this backend"));
+    assert!(!import(&text).toml.contains("name = \"c\""));
+    // ACLs.
+    let acls = " acl a hdr(host) a.example\n acl u url_param(x) y\n acl none path /x\n use_backend c if a u\n http-request deny if !a";
+    assert!(
+        said(&frontend(acls), "acl a ").contains("the same")
+            && said(&frontend(acls), "acl none").contains("no rule uses it")
+    );
+    let lost = said(&frontend(acls), "acl u ");
+    assert!(lost.contains("not translated") && lost.contains("only line 9 uses it"), "{lost}");
+}
+
+#[test]
 fn a_host_with_a_port_is_a_condition_of_this_host_alone() {
     let rules = " acl admin hdr(host) -i admin.example\n acl admin hdr(host) -i admin.example:443\n use_backend c if admin\n \
                  http-request deny if { hdr(host) -i a.example a.example:443 } METH_POST";

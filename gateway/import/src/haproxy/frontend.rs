@@ -42,9 +42,6 @@ pub(super) fn all(
         .collect();
     let setters = variables::setters(sections);
     let acls: Vec<Acls> = proxies.iter().map(|p| Acls::of(p, Files { reader, base }, &setters)).collect();
-    for (_, line, _) in acls.iter().flat_map(|a| a.named.values().flatten()) {
-        report.same(line.id, "its condition is written into the rules that use it");
-    }
     let mut shared = Shared {
         tables: BTreeMap::new(),
         groups: BTreeMap::new(),
@@ -89,6 +86,10 @@ pub(super) fn all(
     for (proxy, acls) in proxies.iter().zip(&acls).filter(|(p, _)| p.section.kind != "backend") {
         frontend(proxy, acls, &shared, defaults, reader, base, &mut budget, out, report);
     }
+    unused(&proxies, &shared, out, report);
+    for (proxy, acls) in proxies.iter().zip(&acls).filter(|(p, _)| p.disabled().is_none()) {
+        of_acls(proxy, acls, report);
+    }
 }
 
 /// The lines that lead to a backend, or may lead to it.
@@ -104,6 +105,65 @@ pub(super) fn shown_lines<'l>(lines: impl Iterator<Item = &'l Line>) -> String {
     let all: BTreeSet<u32> = lines.map(|l| l.place.line).collect();
     let all: Vec<String> = all.iter().map(u32::to_string).collect();
     format!("line{} {}", if all.len() == 1 { "" } else { "s" }, all.join(", "))
+}
+
+/// Backends that no host of the result uses. One to which a rule leads that is not translated is written all the same: the replacement
+/// needs it.
+fn unused(proxies: &[Proxy], shared: &Shared, out: &mut Output, report: &mut Report) {
+    for proxy in proxies.iter().filter(|p| p.section.kind == "backend") {
+        let Some(Some(group)) = shared.groups.get(&proxy.section.name) else { continue };
+        if out.upstreams.iter().any(|u| u.origin == group.origin) {
+            continue;
+        }
+        let lines = proxies.iter().filter(|p| p.disabled().is_none()).flat_map(|p| p.own());
+        let ways: Vec<&Line> = ways(&proxy.section.name, lines).collect();
+        if ways.is_empty() {
+            let says = "no rule leads to this backend, so it is not in the result";
+            report.same_because(proxy.section.id, says);
+            proxy.own().for_each(|l| report.same_because(l.id, says));
+            continue;
+        }
+        out.upstream(group.clone());
+        report.differs(
+            proxy.section.id,
+            format!(
+                "[[upstream]]: no host or route of the result uses it yet. It is for the replacement of {}",
+                shown_lines(ways.into_iter())
+            ),
+        );
+    }
+}
+
+/// Whether a rule has an ACL in its condition.
+fn uses_acl(line: &Line, name: &str) -> bool {
+    let condition = line.words.iter().skip_while(|w| *w != "if" && *w != "unless").skip(1);
+    line.word(0) != "acl" && condition.map(|w| w.trim_start_matches('!')).any(|w| w == name)
+}
+
+/// Says of each ACL whether the result has its condition.
+fn of_acls(proxy: &Proxy, acls: &Acls, report: &mut Report) {
+    for ((section, name), tests) in &acls.named {
+        let users: Vec<&Line> = proxy.all().filter(|l| l.section == *section && uses_acl(l, name)).collect();
+        // A rule of which nothing is said applies to no request.
+        let lost = users.iter().filter(|l| match report.worst(l.id) {
+            Some(outcome) => outcome >= crate::Outcome::NotTranslated,
+            None => !matches!(super::table::kind(&l.words), Some(crate::Kind::NotNeeded(_))),
+        });
+        let lost = lost.count();
+        for (_, line, _) in tests {
+            match users.len() {
+                0 => report.same(line.id, "no rule uses it"),
+                n if n == lost => report.missing(
+                    line.id,
+                    format!(
+                        "the result does not have this condition: only {} uses it",
+                        shown_lines(users.iter().copied())
+                    ),
+                ),
+                _ => report.same(line.id, "its condition is written into the rules that use it"),
+            }
+        }
+    }
 }
 
 /// `unique-id-header`.
