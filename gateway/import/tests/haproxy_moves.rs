@@ -445,3 +445,60 @@ fn an_empty_list_holds_for_nobody() {
     assert_eq!(report.undecided(), Vec::<String>::new());
     assert!(report.to_text(false).contains("/etc/haproxy/none.lst has no entry"), "{}", report.to_text(true));
 }
+
+#[test]
+fn certificates_of_a_list_have_rules_for_client_certificates() {
+    let with = |bind: &str, list: &str| {
+        let text = format!(
+            "global\n ca-base /etc/ca\n{}",
+            frontend("").replace("bind :80", &format!("bind :443 ssl crt-list /etc/l {bind}"))
+        );
+        let mut reader = Memory::of("/etc/haproxy/haproxy.cfg", text.as_bytes());
+        reader.files.insert("/etc/l".into(), list.as_bytes().to_vec());
+        haproxy::import(&reader, Path::new("/etc/haproxy/haproxy.cfg")).unwrap()
+    };
+    let partner = "# all\n/c/w.pem\n/c/p.pem [ca-file p.pem crl-file p.crl verify required alpn http/1.1 ssl-min-ver TLSv1.2] p.example\n";
+    let Imported { toml, report, .. } = with("alpn h2,http/1.1", partner);
+    assert_eq!(report.undecided(), Vec::<String>::new(), "{toml}");
+    let at = toml.find("[[listener.tls.client_auth]]").unwrap_or_else(|| panic!("{toml}"));
+    for line in [
+        "mode = \"require\"  # /etc/l:3\n",
+        "ca = \"/etc/ca/p.pem\"  # /etc/l:3\n",
+        "crl = \"/etc/ca/p.crl\"  # /etc/l:3\n",
+        "for = [\"p.example\"]  # /etc/l:3\n",
+    ] {
+        assert!(toml[at..].contains(line), "{line}: {toml}");
+    }
+    assert!(report.to_text(false).contains("/etc/l:3: alpn http/1.1: "), "{}", report.to_text(false));
+    // Two certificates of the same names, and the CA of the address.
+    let twice = "/c/a.pem [verify optional] *.p.example\n/c/b.pem [verify optional] *.p.example q.example\n";
+    let toml = with("ca-file all.pem", twice).toml;
+    assert!(
+        toml.contains("ca = \"/etc/ca/all.pem\"") && toml.contains("for = [\"*.p.example\", \"q.example\"]"),
+        "{toml}"
+    );
+    assert_eq!(toml.matches("[[listener.tls.client_auth]]").count(), 1, "{toml}");
+    // What the address says already.
+    let same = with("ca-file a.pem verify required", "/c/a.pem [verify required] p.example\n");
+    assert_eq!(same.report.undecided(), Vec::<String>::new(), "{}", same.toml);
+    assert!(!same.toml.contains("for = "), "{}", same.toml);
+    for (bind, list, says) in [
+        ("", "/c/a.pem [verify required ca-file a.pem]", "the import reads no names in certificates"),
+        ("", "/c/a.pem [verify required ca-file a.pem] *.a.example !b.a.example", "no excluded names"),
+        ("", "/c/a.pem [verify required] a.example", "needs a ca-file"),
+        ("", "/c/a.pem [verify maybe] a.example", "does not understand verify maybe"),
+        ("ca-file a.pem verify required", "/c/a.pem [verify none] a.example", "verify none: client_auth"),
+        ("", "/c/a.pem [ssl-min-ver TLSv1.3] a.example", "\"versions\" of [listener.tls]"),
+        ("", "/c/a.pem [ciphers ECDHE-RSA-AES128-GCM-SHA256] a.example", "\"ciphers\" and \"groups\""),
+        ("", "/c/a.pem [odd] a.example", "\"odd\""),
+        ("", "/c/a.pem [verify required a.example", "does not understand this entry"),
+        (
+            "ca-file a.pem",
+            "/c/a.pem [verify required] a.example\n/c/b.pem [verify optional] a.example",
+            "different rules for client certificates",
+        ),
+    ] {
+        let all = with(bind, list).report.undecided().join("\n");
+        assert!(all.contains("/etc/l:") && all.contains(says), "{list}: {all}");
+    }
+}
