@@ -194,6 +194,13 @@ impl Edits {
         self.set.push((name.to_owned(), value.to_owned(), place.clone()));
     }
 
+    /// Leaves a header as it is.
+    pub fn forget(&mut self, name: &str) {
+        self.remove.retain(|(n, _)| !n.eq_ignore_ascii_case(name));
+        self.set.retain(|(n, ..)| !n.eq_ignore_ascii_case(name));
+        self.add.retain(|(n, ..)| !n.eq_ignore_ascii_case(name));
+    }
+
     /// Makes further changes after these.
     pub fn then(&mut self, later: Self) {
         later.remove.iter().for_each(|(name, place)| self.remove(name, place));

@@ -502,3 +502,29 @@ fn certificates_of_a_list_have_rules_for_client_certificates() {
         assert!(all.contains("/etc/l:") && all.contains(says), "{list}: {all}");
     }
 }
+
+#[test]
+fn servers_get_the_name_of_the_user() {
+    let with = |front: &str, back: &str| {
+        let list = "userlist staff\n user alice password $2y$04$x\n";
+        let auth = " acl known http_auth(staff)\n http-request auth unless known\n";
+        import(&proxies(front, &format!("{auth} {back}"), list))
+    };
+    let set = "http-request set-header X-User %[http_auth_user] if known";
+    // The gateway removes the client's own header, so a removal would only remove the name of the user.
+    let Imported { toml, report, .. } = with(" http-request del-header X-User\n http-request del-header X-Other", set);
+    assert!(
+        toml.contains("user_header = \"X-User\"") && toml.contains("request_headers.remove = [\"X-Other\"]"),
+        "{toml}"
+    );
+    assert_eq!(report.undecided().len(), 1, "{:?}", report.undecided());
+    let all = report.to_text(true);
+    assert!(all.contains("the same: http-request set-header X-User"), "{all}");
+    // A later rule decides.
+    let toml = with("", &format!("{set}\n http-request del-header X-User")).toml;
+    assert!(!toml.contains("user_header") && toml.contains("request_headers.remove = [\"X-User\"]"), "{toml}");
+    // Nobody is asked for a password.
+    let text = frontend(" http-request set-header X-User %[http_auth_user]");
+    let report = says(&text, &["request_headers.remove = [\"X-User\"]"]);
+    assert!(report.contains("not translated: http-request set-header X-User"), "{report}");
+}

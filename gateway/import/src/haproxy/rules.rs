@@ -31,6 +31,8 @@ pub(super) enum What {
     Answer(Action),
     Backend(String),
     Header(Of, Edit),
+    /// Servers get the name of the user whose password was right in this header.
+    User(String),
     /// The beginning of the path is replaced, where it passes a test.
     Prefix {
         tests: Vec<PathTest>,
@@ -713,6 +715,9 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
     }
     if !is_name(name) {
         return What::Refuse("is not the name of a header");
+    }
+    if request && set && matches!(value, "%[http_auth_user]" | "%[http_auth_user()]") && !values::is_claim(name) {
+        return What::User(name.to_owned());
     }
     let said = if request { of_request(value) } else { (!value.contains('%')).then(|| value.to_owned()) };
     let Some(value) = said else {

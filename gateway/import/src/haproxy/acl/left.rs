@@ -178,6 +178,16 @@ impl Condition {
         self.0.iter().flatten().filter_map(one).reduce(|a, b| a && b)
     }
 
+    /// The same for requests with the password of one of these users.
+    pub fn of_users(&self, users: &Users) -> Self {
+        let granted = |test: &Test| match test {
+            Test::Users(wide) if wide.includes(users) => Test::Always(true),
+            test => test.clone(),
+        };
+        let one = |(negated, tests): &(bool, Vec<Test>)| (*negated, tests.iter().map(granted).collect());
+        Self(self.0.iter().map(|all| all.iter().map(one).collect()).collect())
+    }
+
     /// Whether it compares the path.
     pub fn compares_path(&self) -> bool {
         self.tests().any(|test| matches!(test, Test::Path(_) | Test::Expression(_)))

@@ -176,6 +176,9 @@ pub(in crate::haproxy) fn apply<'l>(
         other.template = out.template.clone();
         (other.after, other.after_hsts, other.rewritten) = (out.after.clone(), out.after_hsts.clone(), out.rewritten);
         other.rewritten_by.clone_from(&out.rewritten_by);
+        if let (Some(there), Some(own)) = (&mut other.basic_auth, &out.basic_auth) {
+            there.user_header.clone_from(&own.user_header);
+        }
         if other.action.is_none() && other.backend.is_none() {
             other.backend.clone_from(&default);
         }
@@ -352,7 +355,8 @@ fn ask(users: &Users, realm: Option<&str>, place: &Place, out: &mut Outcome) {
         (None, Some(there)) => there.realm.clone(),
         (None, None) => users.list.clone(),
     };
-    out.basic_auth = Some(BasicAuth { users: users.file(), realm, user_header: None, origin: place.clone() });
+    let user_header = out.basic_auth.as_mut().and_then(|there| there.user_header.take());
+    out.basic_auth = Some(BasicAuth { users: users.file(), realm, user_header, origin: place.clone() });
     out.users = Some(users.clone());
 }
 
@@ -498,7 +502,11 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
             continue;
         }
         let atom = Atom { path: atom.path.filter(|_| !out.rewritten), ..*atom };
-        let left = rule.condition.of(&atom);
+        // Only clients with the password of one of the users come so far.
+        let left = match out.users.as_ref().filter(|_| !rule.what.refuses()) {
+            Some(users) => rule.condition.of_users(users).of(&atom),
+            None => rule.condition.of(&atom),
+        };
         if refuse(rule, &left, &mut passing, report, out) {
             continue;
         }
@@ -631,7 +639,10 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
                 out.rewrite_by(place);
                 (out.rewrite, out.template) = (None, Some((path.clone(), place.clone())));
             }
-            (What::Header(..) | What::Prefix { .. } | What::Path(_) | What::Auth { .. }, Left::Routes(_)) => {
+            (
+                What::Header(..) | What::User(_) | What::Prefix { .. } | What::Path(_) | What::Auth { .. },
+                Left::Routes(_),
+            ) => {
                 report.decide(
                     id,
                     "Sealane can change headers and paths, and ask for passwords, only per host and path, not per method, header or \
@@ -649,6 +660,18 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
                 }
             },
             (What::Header(of, edit), Left::Always) => apply_edit(*of, edit, rule.line, atom.tls, report, out),
+            (What::User(name), Left::Always) => match &mut out.basic_auth {
+                Some(auth) if auth.user_header.as_ref().is_none_or(|there| there.eq_ignore_ascii_case(name)) => {
+                    // The gateway removes what clients send in it.
+                    auth.user_header = Some(name.clone());
+                    out.request.forget(name);
+                    report.same(id, "basic_auth.user_header");
+                }
+                _ => {
+                    let edit = Edit::Remove(name.clone());
+                    apply_edit(Of::Requests, &edit, rule.line, atom.tls, report, out);
+                }
+            },
             (What::Prefix { tests, from, to }, Left::Always) => {
                 let Some(sample) = atom.path else {
                     let line = out.rewritten_by.as_ref().map_or(0, |place| place.line);
@@ -723,6 +746,13 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, tls: bool, report: &mut Report, 
         }
         out.hsts = Some((value.clone(), place.clone()));
         return report.differs(id, "hsts: the gateway's own responses (a refusal, an error) have the header, too");
+    }
+    if request
+        && let Some(auth) = &mut out.basic_auth
+        && auth.user_header.as_ref().is_some_and(|there| there.eq_ignore_ascii_case(edit.name()))
+    {
+        // A later rule gives the header another value, or removes it.
+        auth.user_header = None;
     }
     let edits = match of {
         Of::Requests => &mut out.request,
