@@ -224,12 +224,11 @@ fn groups_of_users_have_files() {
                 user carol password $2y$04$x groups ops\n";
     let with = |rules: &str| import(&proxies(rules, "", list));
     let Imported { toml, report, .. } = with(" http-request auth realm Here unless { http_auth_group(staff) admins }");
-    assert!(toml.contains("basic_auth = { users = \"staff-admins.users\", realm = \"Here\""), "{toml}");
+    let auth = "basic_auth = { users = \"staff.users\", allow_users = [\"alice\", \"bob\"], realm = \"Here\"";
+    assert!(toml.contains(auth), "{toml}");
+    assert!(report.to_text(false).contains("gets 403 with the right password"), "{}", report.to_text(false));
     let all = report.undecided().join("\n");
-    assert!(
-        all.contains("write the file staff-admins.users") && all.contains("the group admins (alice, bob)"),
-        "{all}"
-    );
+    assert!(all.contains("write the file staff.users") && all.contains("each of these users: alice, bob"), "{all}");
     assert_eq!(report.undecided().len(), 1, "{all}");
     // All may log in, and some of them may do more.
     let Imported { toml, report, .. } = with(
@@ -237,10 +236,16 @@ fn groups_of_users_have_files() {
     );
     let found = lines(&toml);
     let at = found.iter().position(|l| *l == "path = \"/ops/\"").unwrap_or_else(|| panic!("{toml}"));
-    assert!(found[at..at + 4].iter().any(|l| l.contains("users = \"staff-ops.users\", realm = \"f\"")), "{toml}");
-    assert!(toml.contains("users = \"staff.users\""), "{toml}");
+    assert!(found[at..at + 4].iter().any(|l| l.contains("allow_users = [\"carol\"], realm = \"f\"")), "{toml}");
+    assert!(toml.contains("users = \"staff.users\", realm"), "{toml}");
+    // The first rule asks for the password, and the second one refuses users, as in HAProxy.
+    assert!(
+        report.to_text(true).contains("the same: http-request deny if { path_beg /ops/ }"),
+        "{}",
+        report.to_text(true)
+    );
     let all = report.undecided().join("\n");
-    assert!(all.contains("staff.users") && all.contains("staff-ops.users") && all.contains("ops (carol)"), "{all}");
+    assert!(report.undecided().len() == 1 && all.contains("staff.users") && all.contains("for each user,"), "{all}");
     // A group of another list is not one of these.
     undecided(&proxies(
         " http-request auth unless { http_auth(staff) }\n http-request deny unless { http_auth_group(other) x }",

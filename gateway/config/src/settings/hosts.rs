@@ -377,6 +377,9 @@ table! {
     /// refuses the whole file, and the previous users stay valid. With a hash of bcrypt, a password of more than 72
     /// bytes is wrong.
     users: File = File, required("users.txt");
+    /// The users of the file that may pass. Any other user of the file gets 403 with a correct password. This does not
+    /// count as a wrong password. Without this setting, all users of the file may pass.
+    allow_users: Strings = Strings, example(["alice", "bob"]), aliases("require_user", "allowed_users");
     /// What browsers show when they ask for the password.
     realm: Own<String> = Own(auth::realm, || Shape::Text(Some("^[ !#-\\[\\]-~]*$"))), default("Restricted");
     /// A header that tells the upstream the user's name. The gateway removes headers of this name that the client

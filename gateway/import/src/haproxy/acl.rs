@@ -107,10 +107,9 @@ impl Users {
         all.iter().all(|g| is_name(g)).then(|| Self { list: list.to_owned(), groups: all })
     }
 
-    /// Their file, beside the result.
+    /// The file of their list, beside the result.
     pub fn file(&self) -> String {
-        let parts: Vec<&str> = [self.list.as_str()].into_iter().chain(self.groups.iter().map(String::as_str)).collect();
-        format!("{}.users", parts.join("-"))
+        format!("{}.users", self.list)
     }
 
     /// Whether all of the others are among them.

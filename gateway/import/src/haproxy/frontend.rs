@@ -5,7 +5,7 @@
 mod connections;
 mod routes;
 
-use super::acl::{Acls, Atom, Files, HostClass, HostTexts, Test, classes};
+use super::acl::{Acls, Atom, Files, HostClass, HostTexts, Test, Users, classes};
 use super::binds::{self, Bound, Context, Defaults};
 use super::compression;
 use super::errors;
@@ -13,7 +13,9 @@ use super::parser::{Line, Proxy, Section};
 use super::rules::{self, Rule, Then, Trace, What};
 use super::servers;
 use super::variables;
-use crate::output::{Action, ErrorPage, Host, Output, Path, Route, Upstream, entries_of, in_order, joined, quoted};
+use crate::output::{
+    Action, BasicAuth, ErrorPage, Host, Output, Path, Route, Upstream, entries_of, in_order, joined, quoted,
+};
 use crate::paths::{self, Budget, Differing, PathTest, Stands};
 use crate::reader::Reader;
 use crate::report::{Id, Place, Report};
@@ -49,6 +51,7 @@ pub(super) fn all(
         pages: BTreeMap::new(),
         compressions: BTreeMap::new(),
         sections: BTreeMap::new(),
+        all: sections,
     };
     let files = errors::Files { sections, reader, base };
     for proxy in proxies.iter().filter(|p| !p.is_tcp()) {
@@ -210,6 +213,8 @@ struct Shared<'l> {
     compressions: BTreeMap<Id, (String, Place)>,
     /// The sections of backends.
     sections: BTreeMap<String, Id>,
+    /// All sections.
+    all: &'l [Section],
 }
 
 impl Shared<'_> {
@@ -219,6 +224,12 @@ impl Shared<'_> {
         let mut all = of(&frontend);
         all.extend(self.sections.get(backend).map(of).unwrap_or_default());
         all.into_values().collect()
+    }
+
+    /// Who is let in, with the users that have the groups that rules ask for.
+    fn basic_auth(&self, auth: Option<BasicAuth>, users: Option<&Users>) -> Option<BasicAuth> {
+        let allowed = users.and_then(|users| super::names_of(self.all, users));
+        auth.map(|auth| BasicAuth { allowed, ..auth })
     }
 
     /// How the responses of a backend are compressed: as it says itself, else as the frontend says.

@@ -153,6 +153,8 @@ pub(crate) struct Route {
 #[derive(Clone, Debug)]
 pub(crate) struct BasicAuth {
     pub users: String,
+    /// Those of the file that are let in; `None`: all.
+    pub allowed: Option<Vec<String>>,
     pub realm: String,
     /// The header in which servers get the user's name.
     pub user_header: Option<String>,
@@ -162,7 +164,11 @@ pub(crate) struct BasicAuth {
 impl BasicAuth {
     /// Both originals pass the password on to the server.
     fn to_toml(&self) -> String {
-        let mut out = format!("{{ users = {}, realm = {}", quoted(&self.users), quoted(&self.realm));
+        let mut out = format!("{{ users = {}", quoted(&self.users));
+        if let Some(names) = &self.allowed {
+            let _ = write!(out, ", allow_users = {}", list(names));
+        }
+        let _ = write!(out, ", realm = {}", quoted(&self.realm));
         if let Some(name) = &self.user_header {
             let _ = write!(out, ", user_header = {}", quoted(name));
         }

@@ -81,7 +81,8 @@ pub(super) fn routes_of(
     let mut main = Route::new(path.clone(), action, &origin);
     main.pages = pages(&main.action, applied.backend.as_ref());
     main.compression = compression(&main.action, applied.backend.as_ref());
-    (main.access, main.basic_auth) = (applied.access, applied.basic_auth);
+    main.basic_auth = shared.basic_auth(applied.basic_auth, applied.users.as_ref());
+    main.access = applied.access;
     if main.action.passes() {
         main.request = applied.request;
         main.rewrite = applied.rewrite.filter(|_| matches!(path, Path::Below(_)));
@@ -107,7 +108,8 @@ pub(super) fn routes_of(
         other.pages = pages(&other.action, then.backend.as_ref());
         other.compression = compression(&other.action, then.backend.as_ref());
         (other.headers, other.pattern) = (headers, pattern);
-        (other.access, other.basic_auth) = (then.access, then.basic_auth);
+        other.basic_auth = shared.basic_auth(then.basic_auth, then.users.as_ref());
+        other.access = then.access;
         if other.action.passes() {
             other.request = then.request;
             other.rewrite = then.rewrite.filter(|_| matches!(path, Path::Below(_)));

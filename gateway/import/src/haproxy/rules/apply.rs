@@ -340,7 +340,15 @@ fn refuse_others(rule: &Rule, left: &Left, report: &mut Report, out: &mut Outcom
         report.decide(id, "a request can be checked with only one list of users: write basic_auth");
         return true;
     }
-    report.differs(id, "basic_auth: clients without the password of such a user get 401, and are asked for it");
+    let is_403 = matches!(&rule.what, What::Answer(action) if *action == Action::status(403));
+    match out.users.is_some() && is_403 {
+        // An earlier rule asks for the password, and this one refuses users.
+        true => report.same(id, "basic_auth.allow_users"),
+        false => report.differs(
+            id,
+            "basic_auth: clients without a right password get 401, and are asked for it; other users get 403",
+        ),
+    }
     ask(users, None, place, out);
     true
 }
@@ -356,7 +364,9 @@ fn ask(users: &Users, realm: Option<&str>, place: &Place, out: &mut Outcome) {
         (None, None) => users.list.clone(),
     };
     let user_header = out.basic_auth.as_mut().and_then(|there| there.user_header.take());
-    out.basic_auth = Some(BasicAuth { users: users.file(), realm, user_header, origin: place.clone() });
+    // `frontend` puts in who has the groups.
+    let (file, origin) = (users.file(), place.clone());
+    out.basic_auth = Some(BasicAuth { users: file, allowed: None, realm, user_header, origin });
     out.users = Some(users.clone());
 }
 
@@ -656,6 +666,13 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
                 }
                 _ => {
                     report.differs(id, "basic_auth: the challenge has charset=\"UTF-8\", too");
+                    if !users.groups.is_empty() {
+                        report.differs(
+                            id,
+                            "basic_auth.allow_users: a user of the list without this group gets 403 with the right password. HAProxy \
+                             responds with 401",
+                        );
+                    }
                     ask(users, Some(realm.as_deref().unwrap_or_default()), place, out);
                 }
             },
