@@ -3,6 +3,7 @@
 mod hosts;
 mod order;
 mod routes;
+mod snippets;
 
 pub(crate) use hosts::Host;
 pub(crate) use order::{Entry, Methods, entries_of, in_order, joined};
@@ -10,6 +11,8 @@ pub(crate) use routes::{Action, BasicAuth, ErrorPage, ForwardAuth, Mirror, Path,
 
 use crate::addresses::Access;
 use crate::report::{Place, Report};
+use hosts::Written;
+use snippets::{Often, Snippets, often};
 use std::fmt::Write as _;
 
 /// Quotes a string for TOML.
@@ -316,7 +319,7 @@ impl Upstream {
             && self.health.as_ref().map(Settings::same) == other.health.as_ref().map(Settings::same)
     }
 
-    fn write(&self, out: &mut String) {
+    fn write(&self, out: &mut String, often: &Often, snippets: &Snippets) {
         out.push_str("\n[[upstream]]\n");
         line(out, &format!("name = {}", quoted(&self.name)), self.origin.as_ref());
         out.push_str("servers = [\n");
@@ -324,7 +327,7 @@ impl Upstream {
             line(out, &format!("    {server},"), Some(place));
         }
         out.push_str("]\n");
-        self.settings.write(out);
+        self.write_settings(out, often, snippets);
         if let Some(health) = &self.health {
             out.push_str("\n[upstream.health]\n");
             health.write(out);
@@ -383,14 +386,19 @@ impl Output {
             }
         }
         self.listeners.iter().for_each(|l| l.write(&mut out));
-        self.hosts.iter().for_each(|h| h.write(&mut out));
+        let (hosts, often): (Vec<Written>, Often) =
+            (self.hosts.iter().map(Host::written).collect(), often(&self.upstreams));
+        let parts = self.upstreams.iter().filter_map(|u| u.part(&often)).chain(hosts.iter().flat_map(Written::parts));
+        let snippets = Snippets::of(parts);
+        snippets.write(&mut out);
+        hosts.iter().for_each(|h| h.write(&mut out, &snippets));
         for (table, limits) in [("rate_limit", &self.rate_limits), ("concurrency_limit", &self.concurrency_limits)] {
             for limit in limits {
                 let _ = writeln!(out, "\n[[{table}]]");
                 limit.write(&mut out);
             }
         }
-        self.upstreams.iter().for_each(|u| u.write(&mut out));
+        self.upstreams.iter().for_each(|u| u.write(&mut out, &often, &snippets));
         if !self.tunnel.is_empty() {
             out.push_str("\n[tunnel]\n");
             self.tunnel.write(&mut out);

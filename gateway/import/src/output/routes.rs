@@ -1,5 +1,6 @@
 //! `[[host.route]]`: which requests a route is for, and what is done with them.
 
+use super::snippets::Snippets;
 use super::{Edits, key, line, list, quoted};
 use crate::addresses::Access;
 use crate::paths::Within;
@@ -376,7 +377,8 @@ impl Route {
             && self.basic_auth.is_none())
     }
 
-    pub(super) fn write_extras(&self, out: &mut String) {
+    /// Writes what a host can have, too. `table`: the heading.
+    pub(super) fn write_extras(&self, out: &mut String, table: &str, snippets: &Snippets) {
         if let Some(place) = &self.satisfy_any {
             line(out, "satisfy = \"any\"", Some(place));
         }
@@ -390,8 +392,11 @@ impl Route {
         if let Some(mirror) = &self.mirror {
             line(out, &format!("mirror = {}", mirror.to_toml()), Some(&mirror.origin));
         }
-        self.request.write(out, "request_headers");
-        self.response.write(out, "response_headers");
+        snippets.write_parts(out, table, self.parts(), |out| self.write_others(out));
+    }
+
+    /// What comes behind the headers.
+    fn write_others(&self, out: &mut String) {
         if let Some((value, place)) = &self.hsts {
             line(out, &format!("hsts = {}", quoted(value)), Some(place));
         }
