@@ -310,6 +310,58 @@ fn a_limit_of_some_requests_is_reported() {
 }
 
 #[test]
+fn limits_have_exempt_addresses() {
+    let with = |track: &str, rules: &str| {
+        frontend(&format!(
+            " stick-table type ip size 1m expire 1m store http_req_rate(60s)\n acl lan src 10.0.0.0/8\n http-request track-sc0 src{track}\n{rules}"
+        ))
+    };
+    let deny = " http-request deny deny_status 429 if { sc_http_req_rate(0) gt 100 }";
+    let exempt = &["name = \"f-100\"", "rate = \"100/m\"", "exempt = [\"10.0.0.0/8\"]"];
+    // Where it counts, where it refuses, and where an earlier rule lets pass.
+    says(&with(" if !lan", deny), exempt);
+    says(&with("", &format!("{deny} !lan")), exempt);
+    says(&with("", &format!(" http-request allow if lan\n{deny}")), exempt);
+    let report =
+        says(&with(" if !lan", &format!("{deny} !{{ src 192.0.2.1 }}")), &["exempt = [\"10.0.0.0/8\", \"192.0.2.1\"]"]);
+    assert!(!report.contains("counts all requests of the frontend"), "{report}");
+    let report = says(&with("", &format!("{deny} !{{ src -f /etc/l }}")), &["exempt_file = [\"/etc/l\"]"]);
+    assert!(report.contains("the same: acl lan") && report.contains("no rule uses it"), "{report}");
+    // Two limits of a table: the second has another name.
+    let text = with("", &format!("{deny} !lan\n{deny} {{ hdr(host) a.example }}"));
+    let toml = import(&text).toml;
+    assert!(toml.contains("rate_limit = [\"f-100\", \"f-100-2\"]") && toml.contains("name = \"f-100-2\""), "{toml}");
+    // Only these are counted.
+    says(
+        &with(" if lan", deny),
+        &[
+            "name = \"f-100\"",
+            "exempt = [\"0.0.0.0/5\", \"8.0.0.0/7\", \"11.0.0.0/8\", \"12.0.0.0/6\", \
+         \"16.0.0.0/4\", \"32.0.0.0/3\", \"64.0.0.0/2\", \"128.0.0.0/1\", \"::/0\"]",
+        ],
+    );
+    // Requests of other hosts are not counted, so they are not refused.
+    let toml = import(&with(" if { hdr(host) a.example }", deny)).toml;
+    assert_eq!(toml.matches("rate_limit = [").count(), 1, "{toml}");
+    // With a method or a header.
+    let some = with("", &format!("{deny} METH_POST !lan"));
+    let report = says(&some, &["methods = [\"POST\"]", "upstream = \"b\"", "rate_limit = [\"f-100\"]"]);
+    assert!(report.contains("counts all requests of the frontend"), "{report}");
+    assert_eq!(import(&some).toml.matches("rate_limit = [").count(), 1);
+    for (track, rules) in [
+        (" if METH_POST", deny.to_owned()),
+        (" if lan\n http-request track-sc0 src if METH_POST", deny.to_owned()),
+        (" if { src -f /etc/l }", deny.to_owned()),
+        ("", format!("{deny} or {{ sc_http_req_rate(0) gt 500 }}")),
+        ("", format!("{deny} or METH_POST")),
+    ] {
+        undecided(&with(track, &rules));
+    }
+    let header = frontend(" http-request track-sc1 req.hdr(X-Key) table b");
+    assert!(said(&header, "track-sc1").contains("key = \"header:NAME\""));
+}
+
+#[test]
 fn settings_that_are_the_answer_are_named() {
     for rule in [
         "http-response set-header Access-Control-Allow-Origin %[var(txn.origin)]",

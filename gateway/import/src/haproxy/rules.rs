@@ -7,13 +7,14 @@ pub(super) use apply::{Then, Trace, apply};
 use super::acl::{Acls, Condition, Counter, HostSample, Match, Remarks, Test, Users};
 use super::formats::Flags;
 use super::parser::{Line, Proxy};
-use crate::addresses::Access;
+use crate::addresses::{Access, Clients};
 use crate::nginx::{FRAMING, is_name, is_value, parts_of};
 use crate::output::{Action, BasicAuth, Edits};
 use crate::paths::PathTest;
 use crate::patterns;
 use crate::report::{Id, Place, Report};
 use crate::values;
+use std::collections::BTreeMap;
 
 /// A rule that has been read.
 pub(super) struct Rule<'l> {
@@ -50,6 +51,8 @@ pub(super) enum What {
     Refuse(&'static str),
     /// A limit by a stick table.
     Deny,
+    /// Requests are counted by their addresses, with the counter of this number.
+    Track(u8),
     /// No later rule of this kind applies.
     Allow,
     /// It answers, with something for which there is nothing.
@@ -114,6 +117,8 @@ pub(super) struct Outcome {
     pub rewritten_by: Option<Place>,
     /// Lines that refuse above a rate.
     pub rates: Vec<Limit>,
+    /// What counters count, by their numbers.
+    pub counted: BTreeMap<u8, Counted>,
     /// The most bytes of a body.
     pub max_body: Option<(u64, Place)>,
     /// Which clients are let in.
@@ -126,10 +131,21 @@ pub(super) struct Outcome {
     pub lost: Vec<Place>,
 }
 
+/// Whose requests a counter counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Counted {
+    Nobody,
+    Everybody,
+    These(Clients),
+    Unknown,
+}
+
 /// A line that refuses above a rate.
 #[derive(Clone, Debug)]
 pub(super) struct Limit {
     pub counter: Counter,
+    /// The clients that it refuses; `None`: all.
+    pub clients: Option<Clients>,
     /// This many requests are allowed.
     pub requests: u32,
     /// It refuses only some of the requests that HAProxy counts.
@@ -501,7 +517,15 @@ fn what(words: &[String]) -> What {
         ("http-after-response", name) if is_harmless(name) => {
             What::Skip("variables, counters and captures have no counterpart; rules that use them are reported")
         }
-        ("http-request", "track-sc0" | "track-sc1" | "track-sc2") => What::Nothing("counted by [[rate_limit]]"),
+        ("http-request", name @ ("track-sc0" | "track-sc1" | "track-sc2")) => {
+            match words.get(2..).unwrap_or_default() {
+                [src] if src == "src" => What::Track(number_of(name)),
+                [src, table, _] if src == "src" && table == "table" => What::Track(number_of(name)),
+                _ => What::Skip(
+                    "the import translates only counters of addresses (src): for a header, write a [[rate_limit]] with key = \"header:NAME\"",
+                ),
+            }
+        }
         ("http-request", "wait-for-handshake") => What::Different(
             "with early_data, requests with safe methods do not wait; servers see Early-Data: 1, and can answer 425 (RFC 8470)",
         ),
@@ -537,6 +561,11 @@ fn what(words: &[String]) -> What {
         ),
         _ => What::Refuse(crate::report::UNREAD),
     }
+}
+
+/// The number of the counter in `track-sc1`.
+fn number_of(name: &str) -> u8 {
+    name.strip_prefix("track-sc").and_then(|number| number.parse().ok()).unwrap_or_default()
 }
 
 const REWRITES: &str = "the import does not translate this rewrite: write a route with path_regex and rewrite, or let the server rewrite \

@@ -124,7 +124,10 @@ pub(in crate::haproxy) enum Left {
     Always,
     /// One of these: methods and headers.
     Routes(Vec<Match>),
-    Rate(Counter, u32),
+    /// Requests above a rate, of these clients (`None`: of all).
+    Rate(Counter, u32, Option<Clients>),
+    /// The same, if they meet this condition.
+    RateOf(Box<Match>, Counter, u32, Option<Clients>),
     /// Chance: this many of so many requests.
     Share(u32, u32),
     /// Requests with more bytes in their bodies.
@@ -140,6 +143,12 @@ pub(in crate::haproxy) enum Left {
     /// It checks who the client is.
     Access,
     Unknown,
+}
+
+impl Left {
+    fn is_rate(&self) -> bool {
+        matches!(self, Self::Rate(..) | Self::RateOf(..))
+    }
 }
 
 impl Condition {
@@ -238,6 +247,10 @@ impl Condition {
                 },
                 Left::NoCertificate(mut more) => certificates.append(&mut more),
                 Left::Access => worst = Some(Left::Access),
+                // Each is a limit of its own.
+                rate if rate.is_rate() && worst.as_ref().is_some_and(|there| there.is_rate() && *there != rate) => {
+                    worst = Some(Left::Access);
+                }
                 other => worst = worst.or(Some(other)),
             }
         }
@@ -249,8 +262,8 @@ impl Condition {
         let of_client = clients.is_some() || !some.is_empty();
         match (worst, routes.is_empty()) {
             // A rate, or else something that can be said: not both in one limit. So it is with passwords.
-            (Some(Left::Rate(..)), false) => Left::Access,
-            (Some(Left::Rate(..)), _) if of_client => Left::Access,
+            (Some(Left::Rate(..) | Left::RateOf(..)), false) => Left::Access,
+            (Some(Left::Rate(..) | Left::RateOf(..)), _) if of_client => Left::Access,
             (Some(Left::NoUser(_)), _) if self.0.len() > 1 => Left::Access,
             (Some(Left::Share(..) | Left::Body(_)), _) if self.0.len() > 1 => Left::Unknown,
             (Some(worst), _) => worst,
@@ -352,7 +365,10 @@ fn term(all: &All, atom: &Atom) -> Left {
     }
     match (worst, rate, clients, certificate) {
         (Some(worst), ..) => worst,
-        (None, Some((counter, n)), None, None) if plain => Left::Rate(counter, n),
+        (None, Some((counter, n)), clients, None) if plain => Left::Rate(counter, n, clients),
+        (None, Some((counter, n)), clients, None) => {
+            Left::RateOf(Box::new(Match { methods, headers, pattern }), counter, n, clients)
+        }
         (None, None, Some(clients), None) if plain => Left::Clients(clients),
         (None, None, None, Some(certificate)) if plain => Left::NoCertificate(vec![certificate]),
         (None, None, None, None) if plain => Left::Always,

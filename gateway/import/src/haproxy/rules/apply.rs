@@ -1,6 +1,6 @@
 //! Which rules apply to one kind of requests, and what they lead to.
 
-use super::{Edit, Exception, Limit, Of, Outcome, Rule, Share, What, because, names_host, names_path};
+use super::{Counted, Edit, Exception, Limit, Of, Outcome, Rule, Share, What, because, names_host, names_path};
 use crate::addresses::{AddressSet, Clients};
 use crate::haproxy::acl::{Atom, Both, Counter, Left, Match, Test, Users};
 use crate::haproxy::parser::Line;
@@ -67,6 +67,7 @@ impl Trace {
         let has = |left: &Left| match left {
             Left::Routes(all) => all.iter().any(|m| m.pattern.is_some()),
             Left::Mixed(all) => all.iter().any(|(m, _)| m.pattern.is_some()),
+            Left::RateOf(only, ..) => only.pattern.is_some(),
             _ => false,
         };
         self.fired.iter().any(|(_, left, _)| has(left))
@@ -437,6 +438,105 @@ fn divide(
     true
 }
 
+/// Remembers whose requests a counter counts.
+fn track(rule: &Rule, counter: u8, left: &Left, passing: &Passing, report: &mut Report, out: &mut Outcome) {
+    let exempt = passing.holds_for(rule).then(|| Clients::NotIn(passing.clients.clone().into()));
+    let these = match (left, exempt) {
+        (Left::Never, _) => Counted::Nobody,
+        (Left::Always, None) => Counted::Everybody,
+        (Left::Always, Some(exempt)) => Counted::These(exempt),
+        (Left::Clients(clients), None) => Counted::These(clients.clone()),
+        (Left::Clients(clients), Some(exempt)) => clients.and(&exempt).map_or(Counted::Unknown, Counted::These),
+        _ => Counted::Unknown,
+    };
+    match these {
+        Counted::Nobody => {}
+        Counted::Unknown => report.missing(
+            rule.line.id,
+            "the import translates only counters of all requests of a host or path, or of some addresses: write a [[rate_limit]]",
+        ),
+        _ => report.same(rule.line.id, "counted by [[rate_limit]]"),
+    }
+    // The first rule that applies to a request counts.
+    let there = out.counted.entry(counter).or_insert(Counted::Nobody);
+    *there = match (&*there, these) {
+        (Counted::Nobody, these) => these,
+        (Counted::Everybody, _) | (_, Counted::Nobody) => there.clone(),
+        _ => Counted::Unknown,
+    };
+}
+
+/// What is left of a limit: it refuses only clients that are counted and that no earlier rule lets pass. `is_counted`: whether a rule
+/// counts with a counter.
+fn counted(left: Left, rule: &Rule, passing: &Passing, is_counted: impl Fn(&Counter) -> bool, out: &Outcome) -> Left {
+    let (counter, clients) = match &left {
+        Left::Rate(counter, _, clients) | Left::RateOf(_, counter, _, clients) => (*counter, clients.clone()),
+        _ => return left,
+    };
+    let tracked = match out.counted.get(&counter.0) {
+        // Another rule counts, of the connection.
+        None if !is_counted(&counter) => None,
+        None | Some(Counted::Nobody) => return Left::Never,
+        Some(Counted::Everybody) => None,
+        Some(Counted::These(clients)) => Some(clients.clone()),
+        Some(Counted::Unknown) => return Left::Access,
+    };
+    let exempt = passing.holds_for(rule).then(|| Clients::NotIn(passing.clients.clone().into()));
+    let mut all = clients.into_iter().chain(tracked).chain(exempt);
+    let first = all.next();
+    let both = all.try_fold(first, |there, more| match there {
+        Some(there) => there.and(&more).map(Some),
+        None => Some(Some(more)),
+    });
+    match (both, left) {
+        (None, _) => Left::Access,
+        (Some(both), Left::Rate(counter, n, _)) => Left::Rate(counter, n, both),
+        (Some(both), Left::RateOf(only, counter, n, _)) => Left::RateOf(only, counter, n, both),
+        (_, left) => left,
+    }
+}
+
+/// Limits the requests that meet a condition: a route with the condition does what the rules behind this one do, and has the limit.
+#[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
+fn limit_some(
+    only: &Match,
+    limit: Limit,
+    rule: &Rule,
+    behind: &[Rule],
+    passing: &Passing,
+    atom: &Atom,
+    path: &Path,
+    report: &mut Report,
+    out: &mut Outcome,
+) {
+    let (id, place) = (rule.line.id, &rule.line.place);
+    if passing.divided >= MAX_DIVIDED || !out.shares.is_empty() {
+        report.decide(id, "too many rules divide these requests: write routes with rate_limit");
+        return;
+    }
+    let mut other = Outcome { exceptions: Vec::new(), ..out.clone() };
+    other.rates.push(limit);
+    let passing = Passing { divided: passing.divided + 1, ..passing.clone() };
+    run(behind, passing, atom, path, report, &mut other);
+    if !other.shares.is_empty() {
+        report.decide(
+            id,
+            "a later rule sends a random share of the requests to another backend: write routes with split and rate_limit",
+        );
+    }
+    for inner in std::mem::take(&mut other.exceptions) {
+        match only.and(&inner.only) {
+            Both::None => {}
+            Both::These(both) => out.exceptions.push(Exception { only: both, ..inner }),
+            Both::Unsayable => report.decide(
+                id,
+                format!("no route has both the condition of this rule and that of {}: write routes", inner.place),
+            ),
+        }
+    }
+    out.exceptions.push(Exception { only: only.clone(), then: Box::new(other), place: place.clone() });
+}
+
 /// Refuses some clients for each of some conditions. Requests that meet several of these conditions are refused by each of them.
 #[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
 fn refuse_some(
@@ -517,13 +617,23 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
             Some(users) => rule.condition.of_users(users).of(&atom),
             None => rule.condition.of(&atom),
         };
+        if let What::Track(counter) = rule.what {
+            track(rule, counter, &left, &passing, report, out);
+            continue;
+        }
         if refuse(rule, &left, &mut passing, report, out) {
             continue;
         }
+        let is_counted = |counter: &Counter| rules.iter().any(|r| matches!(r.what, What::Track(c) if c == counter.0));
+        let left = match left {
+            left @ (Left::Rate(..) | Left::RateOf(..)) => counted(left, rule, &passing, is_counted, out),
+            left => left,
+        };
         if divide(rule, &left, &rules[at + 1..], &passing, &atom, path, report, out) {
             continue;
         }
-        if left != Left::Never && passing.holds_for(rule) && !matches!(rule.what, What::Allow) {
+        let is_rate = matches!(left, Left::Rate(..) | Left::RateOf(..)) && rule.what.refuses();
+        if left != Left::Never && passing.holds_for(rule) && !matches!(rule.what, What::Allow) && !is_rate {
             report.decide(
                 id,
                 "an earlier rule exempts some addresses from this rule: write routes, or let the server decide",
@@ -540,10 +650,11 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
             What::Unanswered => Some(Action::untranslated()),
             _ => None,
         };
-        let limit = |counter: Counter, requests: u32| Limit {
+        let limit = |counter: Counter, requests: u32, clients: Option<Clients>| Limit {
             counter,
+            clients,
             requests,
-            partial: rule.condition.tests().any(|t| !matches!(t, Test::Rate(..) | Test::Always(_))),
+            partial: rule.condition.tests().any(|t| !matches!(t, Test::Rate(..) | Test::Always(_) | Test::Source(_))),
             id,
             section: rule.line.section,
             place: place.clone(),
@@ -602,10 +713,17 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
             }
             (What::Deny, Left::Body(n)) => limit_body(n, id, place, report, out),
             (What::Answer(a), Left::Body(n)) if a.is_refusal() => limit_body(n, id, place, report, out),
-            (What::Deny, Left::Rate(counter, n)) => out.rates.push(limit(counter, n)),
-            (What::Answer(a), Left::Rate(counter, n)) if a.is_refusal() => {
+            (What::Deny, Left::Rate(counter, n, clients)) => out.rates.push(limit(counter, n, clients)),
+            (What::Answer(a), Left::Rate(counter, n, clients)) if a.is_refusal() => {
                 report.differs(id, "rate_limit: the status is 429");
-                out.rates.push(limit(counter, n));
+                out.rates.push(limit(counter, n, clients));
+            }
+            (what, Left::RateOf(only, counter, n, clients)) if what.refuses() => {
+                if !matches!(what, What::Deny) {
+                    report.differs(id, "rate_limit: the status is 429");
+                }
+                let limit = limit(counter, n, clients);
+                limit_some(&only, limit, rule, &rules[at + 1..], &passing, &atom, path, report, out);
             }
             (_, Left::Access | Left::Unknown) if rule.because.is_some() => {
                 out.lose(rule);
@@ -616,6 +734,7 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
                 _,
                 Left::Access
                 | Left::Rate(..)
+                | Left::RateOf(..)
                 | Left::Clients(_)
                 | Left::Mixed(_)
                 | Left::NoUser(_)
@@ -722,7 +841,7 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
                     ),
                 }
             }
-            (What::Refuse(_) | What::Skip(_) | What::Nothing(_) | What::Different(_), _)
+            (What::Refuse(_) | What::Skip(_) | What::Nothing(_) | What::Different(_) | What::Track(_), _)
             | (What::Answer(_) | What::Deny | What::Unanswered | What::Auth { .. }, Left::Always) => {}
         }
     }
