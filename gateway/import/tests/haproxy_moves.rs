@@ -585,3 +585,39 @@ fn servers_get_the_name_of_the_user() {
     let report = says(&text, &["request_headers.remove = [\"X-User\"]"]);
     assert!(report.contains("not translated: http-request set-header X-User"), "{report}");
 }
+
+#[test]
+fn responses_have_files_and_headers() {
+    let with = |rule: &str| {
+        let text = frontend(&format!(" {rule}"));
+        let mut reader = Memory::of("/etc/haproxy/haproxy.cfg", text.as_bytes());
+        reader.files.insert("/etc/haproxy/e/gone.html".into(), b"<p>gone</p>\n".to_vec());
+        reader.files.insert("/etc/haproxy/e/large.html".into(), vec![b'x'; (64 << 10) + 1]);
+        haproxy::import(&reader, Path::new("/etc/haproxy/haproxy.cfg")).unwrap()
+    };
+    let gone = "http-request return status 404 content-type text/html file e/gone.html";
+    let Imported { toml, report, .. } =
+        with(&format!("{gone} hdr Retry-After 600 hdr Cache-Control no-store if {{ path_beg /x/ }}"));
+    let found = lines(&toml);
+    for line in [
+        "respond = { status = 404, file = \"/etc/haproxy/e/gone.html\", content_type = \"text/html\" }",
+        "response_headers.set.Retry-After = \"600\"",
+        "response_headers.set.Cache-Control = \"no-store\"",
+    ] {
+        assert!(found.contains(&line), "{line}: {toml}");
+    }
+    assert!(report.to_text(true).contains("the same: http-request return status 404"), "{}", report.to_text(true));
+    // What changes all responses comes behind.
+    let toml = with(&format!("{gone} hdr X-A 1\n http-after-response set-header X-A 2")).toml;
+    assert!(toml.contains("response_headers.set.X-A = \"2\"") && !toml.contains("X-A = \"1\""), "{toml}");
+    for (rule, says) in [
+        (gone.replace("e/gone", "e/none"), "the import cannot read /etc/haproxy/e/none.html here"),
+        (gone.replace("e/gone", "e/large"), "has more than 64 KiB"),
+        (format!("{gone} hdr X-A %[src]"), "the body and the headers of this response are left out"),
+        (format!("{gone} if {{ src 10.0.0.1 }}"), "the status is 403"),
+        (gone.replace("404", "403") + " if { src 10.0.0.1 }", "the body and the headers of this response are left out"),
+    ] {
+        let report = with(&rule).report.to_text(false);
+        assert!(report.contains(says) && !report.contains("undecided:"), "{rule}: {report}");
+    }
+}

@@ -493,7 +493,10 @@ table! {
     status: Count = Count(200..=599), default(200);
     /// The body, of at most 64 KiB.
     body: Text = Text, default("");
-    /// `Content-Type`.
+    /// A file with the body, of at most 64 KiB, instead of `body`. The gateway reads the file at the start and at each
+    /// reload.
+    file: File = File, example("pages/notice.html");
+    /// `Content-Type`. With `file`, the default depends on the end of the file's name: `.html`, `.json` or `.txt`.
     content_type: Text = Text, default("text/plain; charset=utf-8");
 }
 

@@ -566,6 +566,7 @@ const INLINE: &[(&str, &[&str])] = &[
         &[
             "path = \"/old/\"\nredirect = { to = \"https://{host}{uri}\" }",
             "path = \"/x\"\nrespond = { body = \"x\", content_type = \"text/plain\" }",
+            "path = \"/y\"\nrespond = { file = \"p.html\" }",
             "redirects = { file = \"l.txt\" }",
             "redirects = { paths = { \"/a\" = \"/b\" } }",
             "deny_header = { X-A = \"a\" }\npath = \"/d\"\nupstream = \"app\"",

@@ -280,6 +280,16 @@ impl<'l> Acls<'l> {
         out
     }
 
+    /// The path of a file.
+    pub fn path(&self, name: &str) -> String {
+        self.files.path(name)
+    }
+
+    /// How many bytes a file has; `None`: it cannot be read.
+    pub fn size(&self, path: &str) -> Option<usize> {
+        self.files.reader.read(Path::new(path)).ok().map(|bytes| bytes.len())
+    }
+
     /// Reads a criterion; `None` where something of it is not known.
     pub fn read(&self, words: &[String]) -> Option<Test> {
         read(words, self.files, &mut Vec::new())

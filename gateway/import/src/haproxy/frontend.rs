@@ -455,11 +455,8 @@ fn frontend<'l>(
             }
             lost.is_left(name, &routes);
             if let Some(l) = monitor {
-                let ok = Action::Respond {
-                    status: 200,
-                    body: "<html><body><h1>200 OK</h1>\nService ready.\n</body></html>\n".to_owned(),
-                    content_type: Some("text/html".to_owned()),
-                };
+                let body = "<html><body><h1>200 OK</h1>\nService ready.\n</body></html>\n".to_owned();
+                let ok = Action::respond(200, body, Some("text/html".to_owned()));
                 routes.retain(|r| r.path != Path::Exact(l.word(1).to_owned()));
                 if l.word(1).starts_with('/') {
                     routes.push(Route::new(Path::Exact(l.word(1).to_owned()), ok, &l.place));

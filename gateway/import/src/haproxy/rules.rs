@@ -216,7 +216,10 @@ pub(super) fn rules<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, report: &mut Report)
 /// Whether a rule refuses requests with a body that is not translated.
 fn loses_body(what: &What, words: &[String]) -> bool {
     let is_empty = match what {
-        What::Answer(Action::Respond { status: 400.., body, .. }) => body.is_empty(),
+        What::Answer(action) => {
+            action.is_refusal()
+                && matches!(action, Action::Respond { status, .. } if *action == Action::status(*status))
+        }
         What::Deny => true,
         _ => false,
     };
@@ -286,6 +289,19 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
         }
         "tarpit" => report.differs(line.id, "the response is sent immediately"),
         _ => {}
+    }
+    if let What::Answer(Action::Respond { status, file: Some(file), .. }) = &mut what {
+        *file = acls.path(file);
+        let size = acls.size(file);
+        if size.is_some_and(|size| size > MAX_BODY) {
+            report.missing(
+                line.id,
+                format!("{file} has more than 64 KiB: let a server send it, and write a route with this server"),
+            );
+            what = if *status >= 400 { What::Answer(Action::status(*status)) } else { What::Unanswered };
+        } else if size.is_none() {
+            report.differs(line.id, format!("respond.file: the import cannot read {file} here"));
+        }
     }
     if loses_body(&what, &line.words[..at]) {
         report.differs(
@@ -359,6 +375,9 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
 pub(super) fn because(lines: &str) -> String {
     format!("this is a consequence of {lines}, which the import does not translate: decide that first")
 }
+
+/// Longest body of a response of Sealane itself.
+const MAX_BODY: usize = 64 << 10;
 
 /// The users that a condition asks for, and what is left of the condition. `None`: it is not "all users except these".
 fn users_of(condition: &Condition) -> Option<(Users, Condition)> {
@@ -522,7 +541,8 @@ fn what(words: &[String]) -> What {
                 [src] if src == "src" => What::Track(number_of(name)),
                 [src, table, _] if src == "src" && table == "table" => What::Track(number_of(name)),
                 _ => What::Skip(
-                    "the import translates only counters of addresses (src): for a header, write a [[rate_limit]] with key = \"header:NAME\"",
+                    "the import translates only counters of addresses (src): for a header, write a [[rate_limit]] with \
+                 key = \"header:NAME\"",
                 ),
             }
         }
@@ -592,7 +612,7 @@ fn is_harmless(name: &str) -> bool {
 fn returned(words: &[String]) -> What {
     let mut status: u16 = 200;
     let mut content_type = None;
-    let mut body = None;
+    let (mut body, mut file, mut headers) = (None, None, Vec::new());
     let mut odd = false;
     let mut i = 0;
     while i < words.len() {
@@ -614,10 +634,15 @@ fn returned(words: &[String]) -> What {
             "string" => body = Some(value.to_owned()),
             "lf-string" if !value.contains('%') => body = Some(value.to_owned()),
             "hdr" => {
-                odd = true;
+                let text = words.get(i + 2).map_or("", String::as_str);
+                let framing = FRAMING.contains(&value.to_ascii_lowercase().as_str());
+                // A format, a header that the gateway manages, or what is better said in another way.
+                odd |= !is_name(value) || !is_value(text) || text.contains('%') || framing || advice(value).is_some();
+                headers.push((value.to_owned(), text.to_owned()));
                 i += 1;
             }
-            "lf-string" | "file" | "lf-file" | "errorfile" | "errorfiles" => odd = true,
+            "file" => file = Some(value.to_owned()),
+            "lf-string" | "lf-file" | "errorfile" | "errorfiles" => odd = true,
             _ => return What::Refuse("is not understood: write a route with respond"),
         }
         i += 2;
@@ -627,8 +652,8 @@ fn returned(words: &[String]) -> What {
         (400..=599, true) => What::Answer(Action::status(status)),
         (_, true) => What::Unanswered,
         (200..=299 | 400..=599, false) => {
-            let body = if matches!(status, 204 | 205) { None } else { body };
-            What::Answer(Action::Respond { status, body: body.unwrap_or_default(), content_type })
+            let (body, file) = if matches!(status, 204 | 205) { (None, None) } else { (body, file) };
+            What::Answer(Action::Respond { status, body: body.unwrap_or_default(), file, content_type, headers })
         }
         _ => What::Unanswered,
     }

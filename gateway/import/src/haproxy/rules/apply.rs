@@ -258,6 +258,9 @@ struct Passing {
     divided: usize,
 }
 
+const NO_BODY: &str =
+    "allow and deny: the body and the headers of this response are left out; write error_page for the status 403";
+
 const UNSAYABLE: &str = "these lists of addresses cannot be joined with others: write \"allow\" and \"deny\"";
 
 /// Most conditions on both the request and the client that apply to the same requests.
@@ -314,6 +317,7 @@ fn refuse(rule: &Rule, left: &Left, passing: &mut Passing, report: &mut Report, 
     match rest.map(|rest| out.access.refuse(&rest, place)) {
         Some(Ok(())) => match &rule.what {
             What::Answer(action) if *action == Action::status(403) => report.same(id, "allow and deny"),
+            What::Answer(Action::Respond { status: 403, .. }) => report.differs(id, NO_BODY),
             _ => report.differs(id, "allow and deny: the status is 403"),
         },
         _ => report.decide(id, UNSAYABLE),
@@ -397,9 +401,10 @@ fn divide(
     };
     let (id, place) = (rule.line.id, &rule.line.place);
     let says = "a route with a condition, and allow or deny";
-    match action == Action::status(403) {
-        true => report.same(id, says),
-        false => report.differs(id, format!("{says}: the status is 403")),
+    match &action {
+        plain if *plain == Action::status(403) => report.same(id, says),
+        Action::Respond { status: 403, .. } => report.differs(id, NO_BODY),
+        _ => report.differs(id, format!("{says}: the status is 403")),
     }
     let mut all: Vec<(Match, Option<Clients>)> = Vec::new();
     for (only, clients) in parts {
