@@ -621,3 +621,19 @@ fn responses_have_files_and_headers() {
         assert!(report.contains(says) && !report.contains("undecided:"), "{rule}: {report}");
     }
 }
+
+#[test]
+fn what_has_no_counterpart_says_what_to_do_instead() {
+    let location = "http-response replace-header Location ^http://(.*)$ https://\\1";
+    let report = says(&frontend(&format!(" {location}")), &["upstream = \"b\""]);
+    assert!(
+        report.contains("not translated: http-response replace-header") && report.contains("X-Forwarded-Host"),
+        "{report}"
+    );
+    // Without Secure, a browser sends the cookie without TLS, too.
+    let cookie = "http-response replace-header Set-Cookie '^(.*)$' '\\1; Secure'";
+    assert!(undecided(&frontend(&format!(" {cookie}"))).contains("let the server set its cookies with Secure"));
+    let country = "http-request set-header X-Country %[src,map_ip(/etc/haproxy/geo.map,XX)]";
+    let report = says(&frontend(&format!(" {country}")), &["request_headers.remove = [\"X-Country\"]"]);
+    assert!(report.contains("look the value up in the table"), "{report}");
+}

@@ -575,6 +575,18 @@ fn what(words: &[String]) -> What {
             What::Skip("Sealane has no cache: put a cache between Sealane and the server, or let the server cache")
         }
         ("http-response", "deny") => What::Refuse("Sealane does not refuse responses: let the server decide"),
+        ("http-response" | "http-after-response", "replace-header" | "replace-value")
+            if word(2).eq_ignore_ascii_case("set-cookie") =>
+        {
+            What::Refuse(
+                "Sealane does not change the values of response headers: let the server set its cookies with Secure, HttpOnly and SameSite. \
+                 It gets the client's scheme in X-Forwarded-Proto",
+            )
+        }
+        ("http-response" | "http-after-response", "replace-header" | "replace-value") => What::Skip(
+            "Sealane does not change the values of response headers: let the server send the right value. For Location, it gets the \
+             client's scheme and host in X-Forwarded-Proto and X-Forwarded-Host. For a constant value, write response_headers",
+        ),
         ("http-response" | "http-after-response", _) => What::Refuse(
             "the import does not translate this change of responses: write response_headers, or let the server make \
              the change",

@@ -929,8 +929,16 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, tls: bool, report: &mut Report, 
             }
             edits.remove(name, place);
             if line.word(1) != "del-header" {
-                return report
-                    .missing(id, "request_headers cannot contain this value; the header is removed from requests");
+                let says = "request_headers cannot contain this value; the header is removed from requests";
+                return match line.words.iter().any(|w| w.contains(",map")) {
+                    true => report.missing(
+                        id,
+                        format!(
+                            "{says}. Let the server look the value up in the table: it gets the client's address in X-Forwarded-For"
+                        ),
+                    ),
+                    false => report.missing(id, says),
+                };
             }
         }
     }
