@@ -502,6 +502,9 @@ fn what(words: &[String]) -> What {
         ("http-request", "del-header") if words.len() == 3 && is_name(word(2)) => {
             What::Header(Of::Requests, Edit::Remove(word(2).to_owned()))
         }
+        ("http-request", "del-header") if words.len() > 3 => {
+            What::Refuse("request_headers.remove has whole names: write each header that clients must not send")
+        }
         ("http-response" | "http-after-response", "set-header") => {
             header(of_responses(word(0)), word(2), words.get(3..).unwrap_or_default(), true)
         }
