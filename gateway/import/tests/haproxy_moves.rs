@@ -637,3 +637,37 @@ fn what_has_no_counterpart_says_what_to_do_instead() {
     let report = says(&frontend(&format!(" {country}")), &["request_headers.remove = [\"X-Country\"]"]);
     assert!(report.contains("look the value up in the table"), "{report}");
 }
+
+/// The configuration of the second trial, in `docs/measurements/import-trial`: the result can be read, and says where each setting is from.
+#[test]
+fn the_second_trial_has_a_result_that_can_be_read() {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measurements/import-trial/haproxy");
+    let mut reader = Memory::default();
+    let mut folders = vec![home.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let name = Path::new("/etc/haproxy").join(path.strip_prefix(&home).unwrap());
+            reader.files.insert(name, std::fs::read(&path).unwrap());
+        }
+    }
+    let imported = haproxy::import(&reader, Path::new("/etc/haproxy/haproxy.cfg")).unwrap();
+    let (toml, undecided) = (imported.toml, imported.report.undecided());
+    if let Some(folder) = std::env::var_os("WRITE_TRIAL") {
+        std::fs::write(Path::new(&folder).join("sealane.toml"), &toml).unwrap();
+        std::fs::write(Path::new(&folder).join("report"), imported.report.to_text(true)).unwrap();
+    }
+    assert!(toml.lines().count() < 1200, "{} lines", toml.lines().count());
+    assert!(!undecided.iter().any(|line| line.contains("var(txn.host)")), "{undecided:#?}");
+    let auth = toml.split("[[listener.tls.client_auth]]").nth(1).unwrap_or_else(|| panic!("{toml}"));
+    assert!(auth.contains("for = [\"partner.nordhaven.example\"]  # /etc/haproxy/certs/crt-list.txt:8"), "{auth}");
+    // A host of its own for each name, and no condition on `Host` elsewhere.
+    for name in ["admin", "api", "chat", "grpc", "partner", "shop", "wiki", "jobs"] {
+        assert!(toml.contains(&format!("\"{name}.nordhaven.example\"")), "{name}: {toml}");
+    }
+    assert!(!toml.contains("admin\\.nordhaven") && !toml.contains("shop\\.nordhaven"), "{toml}");
+}
