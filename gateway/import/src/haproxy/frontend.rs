@@ -86,10 +86,12 @@ pub(super) fn all(
         }
     }
     let mut budget = Budget::default();
+    let mut reached = BTreeSet::new();
     for (proxy, acls) in proxies.iter().zip(&acls).filter(|(p, _)| p.section.kind != "backend") {
-        frontend(proxy, acls, &shared, defaults, reader, base, &mut budget, out, report);
+        frontend(proxy, acls, &shared, defaults, reader, base, &mut budget, &mut reached, out, report);
     }
     unused(&proxies, &shared, out, report);
+    unreached(&proxies, &reached, report);
     for (proxy, acls) in proxies.iter().zip(&acls).filter(|(p, _)| p.disabled().is_none()) {
         of_acls(proxy, acls, report);
     }
@@ -134,6 +136,25 @@ fn unused(proxies: &[Proxy], shared: &Shared, out: &mut Output, report: &mut Rep
                 shown_lines(ways.into_iter())
             ),
         );
+    }
+}
+
+/// Rules of backends that no request gets to, although all rules that lead there are translated.
+fn unreached(proxies: &[Proxy], reached: &BTreeSet<String>, report: &mut Report) {
+    let others = |p: &&Proxy| p.section.kind == "backend" && !reached.contains(&p.section.name);
+    for proxy in proxies.iter().filter(others) {
+        let lines = proxies.iter().filter(|p| p.disabled().is_none()).flat_map(|p| p.own());
+        let ways: Vec<&Line> = ways(&proxy.section.name, lines).collect();
+        let is_translated = |l: &&Line| report.worst(l.id).is_some_and(|worst| worst < crate::Outcome::NotTranslated);
+        if ways.is_empty() || !ways.iter().all(is_translated) {
+            continue;
+        }
+        let says =
+            format!("no request gets to this backend: the condition of {} never holds", shown_lines(ways.into_iter()));
+        let rules: Vec<Id> = proxy.own().filter(|l| l.word(0).starts_with("http-re")).map(|l| l.id).collect();
+        for id in rules.into_iter().filter(|id| !report.is_known(*id)).collect::<Vec<_>>() {
+            report.missing(id, says.clone());
+        }
     }
 }
 
@@ -248,6 +269,7 @@ fn frontend<'l>(
     reader: &dyn Reader,
     base: &std::path::Path,
     budget: &mut Budget,
+    reached: &mut BTreeSet<String>,
     out: &mut Output,
     report: &mut Report,
 ) {
@@ -490,6 +512,7 @@ fn frontend<'l>(
         }
     }
     out.hosts.extend(merged.into_iter().map(|(_, h)| h).filter(|h| !h.routes.is_empty()));
+    reached.append(&mut lost.backends);
     lost.report(proxy, report);
 }
 
@@ -529,16 +552,28 @@ struct Lost {
     gets: BTreeMap<String, String>,
     /// For each host, paths for which no routes can be written.
     paths: BTreeMap<String, BTreeSet<String>>,
+    /// The backends that requests get to.
+    backends: BTreeSet<String>,
 }
 
 impl Lost {
     fn new(proxy: &Proxy, found: &[Rule]) -> Self {
         let is_read = |l: &Line| found.iter().any(|r| r.line.id == l.id);
         let everywhere = proxy.all().filter(|l| l.word(0) == "use_backend" && !is_read(l)).map(|l| l.place.clone());
-        Self { everywhere: everywhere.collect(), rules: BTreeMap::new(), gets: BTreeMap::new(), paths: BTreeMap::new() }
+        Self {
+            everywhere: everywhere.collect(),
+            rules: BTreeMap::new(),
+            gets: BTreeMap::new(),
+            paths: BTreeMap::new(),
+            backends: BTreeSet::new(),
+        }
     }
 
     fn of_host(&mut self, name: &str, applied: &rules::Outcome) {
+        for some in [applied].into_iter().chain(applied.exceptions.iter().map(|e| &*e.then)) {
+            self.backends.extend(some.backend.iter().map(|(name, _)| name.clone()));
+            self.backends.extend(some.shares.iter().map(|share| share.backend.clone()));
+        }
         let inner = applied.exceptions.iter().flat_map(|e| &e.then.lost);
         let all: Vec<&Place> = self.everywhere.iter().chain(&applied.lost).chain(inner).collect();
         if !all.is_empty() {
