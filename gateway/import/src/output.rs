@@ -171,11 +171,6 @@ impl Edits {
         self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
     }
 
-    /// Whether a header is changed.
-    pub fn changes(&self, name: &str) -> bool {
-        self.changed_by(name).is_some()
-    }
-
     /// The line that changes a header.
     pub fn changed_by(&self, name: &str) -> Option<&Place> {
         let others = self.set.iter().chain(&self.add).map(|(n, _, place)| (n, place));
