@@ -479,6 +479,10 @@ fn the_report_says_what_is_in_the_result() {
     );
     let lost = said(&frontend(acls), "acl u ");
     assert!(lost.contains("not translated") && lost.contains("only line 9 uses it"), "{lost}");
+    // A variable that only such a rule uses.
+    let unused = " http-request set-var(txn.a) url_param(x)\n use_backend c if { var(txn.a) y }";
+    let lost = said(&frontend(unused), "set-var(txn.a)");
+    assert!(lost.contains("not translated") && lost.contains("only line 7 uses the variable"), "{lost}");
 }
 
 #[test]

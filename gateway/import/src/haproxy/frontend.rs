@@ -164,16 +164,19 @@ fn uses_acl(line: &Line, name: &str) -> bool {
     line.word(0) != "acl" && condition.map(|w| w.trim_start_matches('!')).any(|w| w == name)
 }
 
+/// Whether the result has nothing for a line. A rule of which nothing is said so far applies to no request.
+pub(super) fn is_lost(line: &Line, report: &Report) -> bool {
+    match report.worst(line.id) {
+        Some(outcome) => outcome >= crate::Outcome::NotTranslated,
+        None => !matches!(super::table::kind(&line.words), Some(crate::Kind::NotNeeded(_))),
+    }
+}
+
 /// Says of each ACL whether the result has its condition.
 fn of_acls(proxy: &Proxy, acls: &Acls, report: &mut Report) {
     for ((section, name), tests) in &acls.named {
         let users: Vec<&Line> = proxy.all().filter(|l| l.section == *section && uses_acl(l, name)).collect();
-        // A rule of which nothing is said applies to no request.
-        let lost = users.iter().filter(|l| match report.worst(l.id) {
-            Some(outcome) => outcome >= crate::Outcome::NotTranslated,
-            None => !matches!(super::table::kind(&l.words), Some(crate::Kind::NotNeeded(_))),
-        });
-        let lost = lost.count();
+        let lost = users.iter().filter(|l| is_lost(l, report)).count();
         for (_, line, _) in tests {
             match users.len() {
                 0 => report.same(line.id, "no rule uses it"),

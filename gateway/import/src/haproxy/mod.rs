@@ -34,7 +34,7 @@ use std::path::Path;
 pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
     let mut report = Report::default();
     let mut sections = parser::parse(reader, path, &mut report)?;
-    variables::replace(&mut sections, &mut report);
+    let variables = variables::replace(&mut sections);
     let base = path.parent().unwrap_or(Path::new("")).to_path_buf();
     let mut out =
         Output { title: format!("From {}, by `sealane import haproxy`.", path.display()), ..Output::default() };
@@ -46,6 +46,7 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
     global::limits(&sections, &mut out, &mut report);
     log::log(&sections, &mut out, &mut report);
     peers(&sections, &mut report);
+    variables::report(&variables, &mut report);
     rest(&sections, &mut report);
     Ok(finish(out, report, path))
 }

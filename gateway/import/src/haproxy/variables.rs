@@ -14,23 +14,56 @@ pub(super) const SAVED: char = '\u{2}';
 /// Longest line with its variables replaced, in bytes.
 const MAX_LINE: usize = 16 << 10;
 
+/// A variable in whose place its sample is.
+#[derive(Debug, Default)]
+pub(super) struct Replaced {
+    /// The lines that gave it its value.
+    setters: Vec<Line>,
+    /// The lines that use it.
+    users: Vec<Line>,
+}
+
 /// Puts samples in the place of variables.
-pub(super) fn replace(sections: &mut [Section], report: &mut Report) {
+pub(super) fn replace(sections: &mut [Section]) -> Vec<Replaced> {
     let constants = constants(sections);
+    let mut out: BTreeMap<String, Replaced> = BTreeMap::new();
     for section in sections.iter_mut() {
         section.lines.retain_mut(|line| match setter(line) {
             Some(Setter { name, .. }) if constants.contains_key(name) => {
-                report.same(line.id, "its value is written where the variable is used");
+                out.entry(name.to_owned()).or_default().setters.push(line.clone());
                 false
             }
             Some(_) => true,
             None => {
-                for word in &mut line.words {
-                    constants.iter().for_each(|(name, sample)| put(word, name, sample));
+                for (name, sample) in &constants {
+                    if line.words.iter().any(|word| mentions(word, name)) {
+                        out.entry(name.clone()).or_default().users.push(line.clone());
+                    }
+                    line.words.iter_mut().for_each(|word| put(word, name, sample));
                 }
                 true
             }
         });
+    }
+    out.into_values().collect()
+}
+
+/// Says of each replaced variable whether the result has its value.
+pub(super) fn report(all: &[Replaced], report: &mut Report) {
+    for Replaced { setters, users } in all {
+        let is_lost = !users.is_empty() && users.iter().all(|line| super::frontend::is_lost(line, report));
+        for line in setters {
+            match is_lost {
+                true => report.missing(
+                    line.id,
+                    format!(
+                        "the result does not have this value: only {} uses the variable",
+                        super::frontend::shown_lines(users.iter())
+                    ),
+                ),
+                false => report.same(line.id, "its value is written where the variable is used"),
+            }
+        }
     }
 }
 
@@ -177,22 +210,22 @@ fn is_set_before(section: &Section, sections: &[Section], name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Memory;
     use crate::haproxy::parser::parse;
-    use crate::{Memory, Outcome};
     use std::path::Path;
 
-    fn replaced(text: &str) -> (Vec<String>, Report) {
+    fn replaced(text: &str) -> (Vec<String>, Vec<Replaced>) {
         let mut report = Report::default();
         let reader = Memory::of("/x.cfg", text.as_bytes());
         let mut sections = parse(&reader, Path::new("/x.cfg"), &mut report).unwrap();
-        replace(&mut sections, &mut report);
+        let replaced = replace(&mut sections);
         let lines = sections.iter().flat_map(|s| &s.lines).map(|l| l.words.join(" ").replace(SAVED, "~")).collect();
-        (lines, report)
+        (lines, replaced)
     }
 
     #[test]
     fn a_sample_is_put_where_its_variable_is_used() {
-        let (lines, report) = replaced(
+        let (lines, variables) = replaced(
             "frontend f\n bind :80\n http-request set-var(txn.p) path\n acl a var(txn.p) -m beg /a\n \
              http-request deny if !{ var(txn.p),lower -m str /b }\n http-request set-header X-P %[var(txn.p)]\n \
              http-response set-header A b if a\nbackend b\n http-request deny if { var(txn.p) /c }\n",
@@ -207,7 +240,7 @@ mod tests {
                 "http-request deny if { ~path /c }",
             ]
         );
-        assert_eq!(report.count(Outcome::Same), 1);
+        assert_eq!(variables.iter().map(|v| (v.setters.len(), v.users.len())).collect::<Vec<_>>(), [(1, 4)]);
     }
 
     #[test]
