@@ -18,7 +18,14 @@ pub(super) enum BasicAuth {
     /// `false`: no password is needed.
     Off,
     /// One of these users' is.
-    Users { users: At<PathBuf>, challenge: String, user_header: Option<String>, keep_authorization: bool },
+    Users {
+        users: At<PathBuf>,
+        /// The users of the file that may pass, in order; `None`: all.
+        allowed: Option<Vec<String>>,
+        challenge: String,
+        user_header: Option<String>,
+        keep_authorization: bool,
+    },
 }
 
 pub(super) fn basic_auth(sink: &Sink, key: &str, node: &Node) -> Option<BasicAuth> {
@@ -26,13 +33,35 @@ pub(super) fn basic_auth(sink: &Sink, key: &str, node: &Node) -> Option<BasicAut
     let Some(table) = decode::table_or_false(sink, key, node, example)? else { return Some(BasicAuth::Off) };
     let section = Section::new(sink, &b::TABLE, table, node.span());
     let users = section.required(&b::users);
+    let allowed = section.optional_at(&b::allow_users).map(|written| allowed_users(sink, written));
     let realm = section.or(&b::realm);
     let user_header = section.optional(&b::user_header);
     let keep_authorization = section.or(&b::keep_authorization);
     section.finish();
     // RFC 7617 §2.1: what is typed in is UTF-8.
     let challenge = format!("Basic realm=\"{realm}\", charset=\"UTF-8\"");
-    Some(BasicAuth::Users { users: users?, challenge, user_header, keep_authorization })
+    Some(BasicAuth::Users { users: users?, allowed, challenge, user_header, keep_authorization })
+}
+
+/// `allow_users`: in order, to be searched.
+fn allowed_users(sink: &Sink, written: At<Vec<At<String>>>) -> Vec<String> {
+    if written.value.is_empty() {
+        let help = "name a user, or remove \"allow_users\": then all users of the file may pass".to_owned();
+        sink.error(&written.span, "\"allow_users\" names no user", Some(help));
+    }
+    let mut out = Vec::new();
+    for name in written.value {
+        // RFC 7617 §2: the name ends at the colon.
+        if name.value.is_empty() || name.value.contains(|c: char| c == ':' || c.is_control()) {
+            let help = "write the name as the file of users has it, before the colon".to_owned();
+            sink.error(&name.span, format!("no user can have the name \"{}\"", name.value.escape_debug()), Some(help));
+            continue;
+        }
+        out.push(name.value);
+    }
+    out.sort_unstable();
+    out.dedup();
+    out
 }
 
 /// Names of users that proxies of other makers write in headers of the family `X-Forwarded-`.
@@ -145,6 +174,16 @@ mod tests {
             (basic("Cookie"), "error: \"Cookie\" cannot be the header", "user_header = \"Remote-User\""),
             (basic("Client-Cert"), "error: \"Client-Cert\" cannot be the header", "user_header = \"Remote-User\""),
             (
+                "upstream = \"u\"\nbasic_auth = { users = \"u.txt\", allow_users = [] }".to_owned(),
+                "error: \"allow_users\" names no user",
+                "all users of the file",
+            ),
+            (
+                "upstream = \"u\"\nbasic_auth = { users = \"u.txt\", allow_users = [\"a:b\"] }".to_owned(),
+                "error: no user can have the name \"a:b\"",
+                "before the colon",
+            ),
+            (
                 forward("X-Forwarded-Uri"),
                 "warning: \"X-Forwarded-Uri\" replaces what the gateway tells",
                 "remove \"X-F",
@@ -174,6 +213,7 @@ mod tests {
         }
         for settings in [
             basic("Remote-User"),
+            "upstream = \"u\"\nbasic_auth = { users = \"u.txt\", allow_users = [\"bob\", \"alice\"] }".to_owned(),
             basic("X-Forwarded-User"),
             basic("X-User"),
             forward("X-Original-URL"),
@@ -185,7 +225,7 @@ mod tests {
                 .to_owned(),
         ] {
             let told = said(&settings);
-            for message in ["cannot be the header", "replaces what", "never ends", no_check] {
+            for message in ["cannot be the header", "replaces what", "never ends", "allow_users", no_check] {
                 assert!(!told.contains(message), "{settings}\n{told}");
             }
         }

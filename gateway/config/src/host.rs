@@ -4,6 +4,7 @@ use super::Mode;
 use super::decode::{self, At, Section};
 use super::diagnostics::Sink;
 use super::forwarding;
+use super::pages;
 use super::plan::Plan;
 use super::route::{self, Routes};
 use super::settings::{host as s, respond as r, top};
@@ -13,6 +14,7 @@ use sealane_proxy::snapshot::{Action, Upstream};
 use sealane_route::{NameError, NameMap, NamePattern, ProtocolRule};
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv6Addr;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A listener as hosts see it.
@@ -386,14 +388,25 @@ pub(super) fn respond(section: Section) -> Option<Action> {
     let sink = section.sink;
     let status = section.or(&r::status) as u16;
     let body = section.optional_at(&r::body);
+    let file = section.optional_at(&r::file);
     let content_type = section.optional_at(&r::content_type);
     section.finish();
-    if let Some(body) = body.as_ref().filter(|b| !b.value.is_empty()) {
-        // RFC 9110 §15.3.5, §15.3.6, §15.4.5: these have no content.
+    // RFC 9110 §15.3.5, §15.3.6, §15.4.5: these have no content.
+    let has_none = |key: &str, span: &Range<usize>| {
         if matches!(status, 204 | 205 | 304) {
-            let help = "remove \"body\", or write another \"status\"".to_owned();
-            sink.error(&body.span, format!("a response with status {status} must not have a body"), Some(help));
+            let help = format!("remove \"{key}\", or write another \"status\"");
+            sink.error(span, format!("a response with status {status} must not have a body"), Some(help));
         }
+    };
+    if let Some(file) = &file {
+        has_none(r::file.key, &file.span);
+        if body.is_some() {
+            let help = "remove \"body\" or \"file\"".to_owned();
+            sink.error(&file.span, "\"body\" and \"file\" exclude each other", Some(help));
+        }
+    }
+    if let Some(body) = body.as_ref().filter(|b| !b.value.is_empty()) {
+        has_none(r::body.key, &body.span);
         // It is copied whole for each request.
         if body.value.len() > MAX_BODY {
             let help = "serve larger files from an upstream".to_owned();
@@ -404,10 +417,14 @@ pub(super) fn respond(section: Section) -> Option<Action> {
     if let Some(value) = content_type.as_ref().filter(|c| !media_type(&c.value)) {
         sink.error(&value.span, "\"content_type\" is not a media type", Some("write \"text/html\"".to_owned()));
     }
+    let by_name = || file.as_ref().map(|file| pages::by_name(&file.value).to_owned());
     Some(Action::Respond {
         status,
-        content_type: content_type.map_or_else(|| r::content_type.default(), |c| c.value),
-        body: body.map_or_else(|| r::body.default(), |b| b.value).into_bytes(),
+        content_type: content_type.map(|c| c.value).or_else(by_name).unwrap_or_else(|| r::content_type.default()),
+        body: match &file {
+            Some(file) => pages::body(sink, "body", file),
+            None => body.map_or_else(|| r::body.default(), |b| b.value).into_bytes(),
+        },
     })
 }
 

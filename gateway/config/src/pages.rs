@@ -9,7 +9,7 @@ use super::plan;
 use super::route::Routes;
 use super::settings::{error_page as e, maintenance as m};
 use sealane_proxy::pages::{ErrorPage, Maintenance, Page};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use toml::de::DeValue;
 
 /// `404`, `"500-599"`, or a list of these.
@@ -67,6 +67,26 @@ pub(super) fn maintenance(section: Section, routes: &mut Routes) -> Option<Maint
     enabled.then(|| Maintenance { access, retry_after: retry_after.map(|d| d.as_secs().max(1)), page })
 }
 
+/// The media type of a file of this name.
+pub(super) fn by_name(file: &Path) -> &'static str {
+    match file.extension().and_then(|e| e.to_str()) {
+        Some("json") => "application/json",
+        Some("txt") => "text/plain; charset=utf-8",
+        _ => "text/html; charset=utf-8",
+    }
+}
+
+/// Reads a file with the body of a response.
+pub(super) fn body(sink: &Sink, what: &str, file: &At<PathBuf>) -> Vec<u8> {
+    let body = files::read(sink, what, file).unwrap_or_default();
+    // It is copied whole for each response.
+    if body.len() > MAX_BODY {
+        let help = "leave images and scripts to another host".to_owned();
+        sink.error(&file.span, format!("{} has more than {} KiB", file.value.display(), MAX_BODY >> 10), Some(help));
+    }
+    body.to_vec()
+}
+
 /// Reads the file of a page. Returns its index.
 fn page(sink: &Sink, file: At<PathBuf>, content_type: Option<At<String>>, routes: &mut Routes) -> usize {
     let media_type = |s: &str| s.contains('/') && s.bytes().all(|b| (0x20..0x7f).contains(&b));
@@ -74,19 +94,8 @@ fn page(sink: &Sink, file: At<PathBuf>, content_type: Option<At<String>>, routes
         let help = Some("write \"text/html; charset=utf-8\"".to_owned());
         sink.error(&value.span, "\"content_type\" does not name a media type", help);
     }
-    let by_name = || match file.value.extension().and_then(|e| e.to_str()) {
-        Some("json") => "application/json",
-        Some("txt") => "text/plain; charset=utf-8",
-        _ => "text/html; charset=utf-8",
-    };
-    let content_type = content_type.map_or_else(|| by_name().to_owned(), |c| c.value);
-    let body = files::read(sink, "page", &file).unwrap_or_default();
-    // It is copied whole for each response.
-    if body.len() > MAX_BODY {
-        let help = "leave images and scripts to another host".to_owned();
-        sink.error(&file.span, format!("{} has more than {} KiB", file.value.display(), MAX_BODY >> 10), Some(help));
-    }
-    let page = Page { content_type, body: body.to_vec() };
+    let content_type = content_type.map_or_else(|| by_name(&file.value).to_owned(), |c| c.value);
+    let page = Page { content_type, body: body(sink, "page", &file) };
     // Hosts often have the same one.
     routes.pages.iter().position(|known| *known == page).unwrap_or_else(|| {
         routes.pages.push(page);

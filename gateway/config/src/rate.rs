@@ -1,5 +1,6 @@
 //! `[[rate_limit]]`, `[[concurrency_limit]]`, and the rates of `[limits]`.
 
+use super::access;
 use super::decode::{self, Node, Section};
 use super::diagnostics::Sink;
 use super::route::Routes;
@@ -29,13 +30,14 @@ pub(super) fn read_all(document: &Section, routes: &mut Routes) -> (Vec<RateLimi
         let key = section.or(&s::key);
         let entries = section.or(&s::entries) as usize;
         let (ipv4_prefix, ipv6_prefix) = (section.or(&s::ipv4_prefix) as u8, section.or(&s::ipv6_prefix) as u8);
+        let exempt = access::read_allowed(&section, &s::exempt, &s::exempt_file, &mut routes.access);
         section.finish();
         let Some(name) = name else { continue };
         let index = rate.map(|rate| {
             let (count, per) = rate.value;
             let rate = Rate { count, per, burst: burst.map_or_else(|| default_burst(count, per), |b| b as u32) };
             let name = name.value.clone();
-            out.push(RateLimit { name, key, rate, ipv4_prefix, ipv6_prefix, entries, hasher: hasher() });
+            out.push(RateLimit { name, key, rate, ipv4_prefix, ipv6_prefix, entries, exempt, hasher: hasher() });
             out.len() - 1
         });
         routes.limits.add(sink, "rate limit", &name, index);
@@ -57,11 +59,12 @@ pub(super) fn read_concurrency(
         let most = section.required(&c::max_requests);
         let key = section.or(&c::key);
         let (ipv4_prefix, ipv6_prefix) = (section.or(&c::ipv4_prefix) as u8, section.or(&c::ipv6_prefix) as u8);
+        let exempt = access::read_allowed(&section, &c::exempt, &c::exempt_file, &mut routes.access);
         section.finish();
         let Some(name) = name else { continue };
         let index = most.map(|most| {
             let (name, most) = (name.value.clone(), most.value as u32);
-            out.push(ConcurrencyLimit { name, key, most, ipv4_prefix, ipv6_prefix });
+            out.push(ConcurrencyLimit { name, key, most, ipv4_prefix, ipv6_prefix, exempt });
             out.len() - 1
         });
         routes.concurrency_limits.add(sink, "concurrency limit", &name, index);
@@ -146,7 +149,8 @@ pub(super) fn of_clients(
     };
     let rate = Rate { count, per, burst: burst.map_or_else(|| default_burst(count, per), |b| b.value as u32) };
     let name = name.to_owned();
-    Some(RateLimit { name, key: RateKey::Address, rate, ipv4_prefix, ipv6_prefix, entries, hasher: hasher() })
+    let key = RateKey::Address;
+    Some(RateLimit { name, key, rate, ipv4_prefix, ipv6_prefix, entries, exempt: None, hasher: hasher() })
 }
 
 /// What comes in a second, and one at least.

@@ -154,9 +154,9 @@ pub(super) fn extras(
         }),
         basic_auth: section.optional(&m::basic_auth).map(|written| match written {
             BasicAuth::Off => None,
-            BasicAuth::Users { users, challenge, user_header, keep_authorization } => {
+            BasicAuth::Users { users, allowed, challenge, user_header, keep_authorization } => {
                 let users = routes.access.users_of(section.sink, &users);
-                Some(rules::BasicAuth { users, challenge, user_header, keep_authorization })
+                Some(rules::BasicAuth { users, allowed, challenge, user_header, keep_authorization })
             }
         }),
         forward_auth: section.optional(&m::forward_auth).and_then(|written| match written {

@@ -3,6 +3,7 @@
 mod hosts;
 mod order;
 mod routes;
+mod snippets;
 
 pub(crate) use hosts::Host;
 pub(crate) use order::{Entry, Methods, entries_of, in_order, joined};
@@ -10,6 +11,8 @@ pub(crate) use routes::{Action, BasicAuth, ErrorPage, ForwardAuth, Mirror, Path,
 
 use crate::addresses::Access;
 use crate::report::{Place, Report};
+use hosts::Written;
+use snippets::{Often, Snippets, often};
 use std::fmt::Write as _;
 
 /// Quotes a string for TOML.
@@ -168,10 +171,11 @@ impl Edits {
         self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
     }
 
-    /// Whether a header is changed.
-    pub fn changes(&self, name: &str) -> bool {
-        let mut names = self.remove.iter().map(|(n, _)| n).chain(self.set.iter().chain(&self.add).map(|(n, ..)| n));
-        names.any(|n| n.eq_ignore_ascii_case(name))
+    /// The line that changes a header.
+    pub fn changed_by(&self, name: &str) -> Option<&Place> {
+        let others = self.set.iter().chain(&self.add).map(|(n, _, place)| (n, place));
+        let mut all = self.remove.iter().map(|(n, place)| (n, place)).chain(others);
+        all.find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, place)| place)
     }
 
     pub fn remove(&mut self, name: &str, place: &Place) {
@@ -186,6 +190,13 @@ impl Edits {
         self.remove.retain(|(n, _)| !n.eq_ignore_ascii_case(name));
         self.set.retain(|(n, ..)| !n.eq_ignore_ascii_case(name));
         self.set.push((name.to_owned(), value.to_owned(), place.clone()));
+    }
+
+    /// Leaves a header as it is.
+    pub fn forget(&mut self, name: &str) {
+        self.remove.retain(|(n, _)| !n.eq_ignore_ascii_case(name));
+        self.set.retain(|(n, ..)| !n.eq_ignore_ascii_case(name));
+        self.add.retain(|(n, ..)| !n.eq_ignore_ascii_case(name));
     }
 
     /// Makes further changes after these.
@@ -303,7 +314,7 @@ impl Upstream {
             && self.health.as_ref().map(Settings::same) == other.health.as_ref().map(Settings::same)
     }
 
-    fn write(&self, out: &mut String) {
+    fn write(&self, out: &mut String, often: &Often, snippets: &Snippets) {
         out.push_str("\n[[upstream]]\n");
         line(out, &format!("name = {}", quoted(&self.name)), self.origin.as_ref());
         out.push_str("servers = [\n");
@@ -311,7 +322,7 @@ impl Upstream {
             line(out, &format!("    {server},"), Some(place));
         }
         out.push_str("]\n");
-        self.settings.write(out);
+        self.write_settings(out, often, snippets);
         if let Some(health) = &self.health {
             out.push_str("\n[upstream.health]\n");
             health.write(out);
@@ -370,14 +381,19 @@ impl Output {
             }
         }
         self.listeners.iter().for_each(|l| l.write(&mut out));
-        self.hosts.iter().for_each(|h| h.write(&mut out));
+        let (hosts, often): (Vec<Written>, Often) =
+            (self.hosts.iter().map(Host::written).collect(), often(&self.upstreams));
+        let parts = self.upstreams.iter().filter_map(|u| u.part(&often)).chain(hosts.iter().flat_map(Written::parts));
+        let snippets = Snippets::of(parts);
+        snippets.write(&mut out);
+        hosts.iter().for_each(|h| h.write(&mut out, &snippets));
         for (table, limits) in [("rate_limit", &self.rate_limits), ("concurrency_limit", &self.concurrency_limits)] {
             for limit in limits {
                 let _ = writeln!(out, "\n[[{table}]]");
                 limit.write(&mut out);
             }
         }
-        self.upstreams.iter().for_each(|u| u.write(&mut out));
+        self.upstreams.iter().for_each(|u| u.write(&mut out, &often, &snippets));
         if !self.tunnel.is_empty() {
             out.push_str("\n[tunnel]\n");
             self.tunnel.write(&mut out);

@@ -154,6 +154,19 @@ impl Report {
         self.records.get(id.0).is_some_and(|r| !r.found.is_empty())
     }
 
+    /// The worst that is said of a directive.
+    pub(crate) fn worst(&self, id: Id) -> Option<Outcome> {
+        self.records.get(id.0).and_then(Record::worst)
+    }
+
+    /// Says something else of a directive, if it is the same: for what reason.
+    pub(crate) fn same_because(&mut self, id: Id, says: &str) {
+        let Some(record) = self.records.get_mut(id.0) else { return };
+        if record.found.iter().all(|(outcome, _)| *outcome == Outcome::Same) {
+            record.found = vec![(Outcome::Same, says.to_owned())];
+        }
+    }
+
     /// Whether something is said of a directive, and not only that it is the same.
     pub(crate) fn is_remarked(&self, id: Id) -> bool {
         self.records.get(id.0).is_some_and(|r| r.found.iter().any(|(o, _)| *o != Outcome::Same))

@@ -224,12 +224,11 @@ fn groups_of_users_have_files() {
                 user carol password $2y$04$x groups ops\n";
     let with = |rules: &str| import(&proxies(rules, "", list));
     let Imported { toml, report, .. } = with(" http-request auth realm Here unless { http_auth_group(staff) admins }");
-    assert!(toml.contains("basic_auth = { users = \"staff-admins.users\", realm = \"Here\""), "{toml}");
+    let auth = "basic_auth = { users = \"staff.users\", allow_users = [\"alice\", \"bob\"], realm = \"Here\"";
+    assert!(toml.contains(auth), "{toml}");
+    assert!(report.to_text(false).contains("gets 403 with the right password"), "{}", report.to_text(false));
     let all = report.undecided().join("\n");
-    assert!(
-        all.contains("write the file staff-admins.users") && all.contains("the group admins (alice, bob)"),
-        "{all}"
-    );
+    assert!(all.contains("write the file staff.users") && all.contains("each of these users: alice, bob"), "{all}");
     assert_eq!(report.undecided().len(), 1, "{all}");
     // All may log in, and some of them may do more.
     let Imported { toml, report, .. } = with(
@@ -237,10 +236,16 @@ fn groups_of_users_have_files() {
     );
     let found = lines(&toml);
     let at = found.iter().position(|l| *l == "path = \"/ops/\"").unwrap_or_else(|| panic!("{toml}"));
-    assert!(found[at..at + 4].iter().any(|l| l.contains("users = \"staff-ops.users\", realm = \"f\"")), "{toml}");
-    assert!(toml.contains("users = \"staff.users\""), "{toml}");
+    assert!(found[at..at + 4].iter().any(|l| l.contains("allow_users = [\"carol\"], realm = \"f\"")), "{toml}");
+    assert!(toml.contains("users = \"staff.users\", realm"), "{toml}");
+    // The first rule asks for the password, and the second one refuses users, as in HAProxy.
+    assert!(
+        report.to_text(true).contains("the same: http-request deny if { path_beg /ops/ }"),
+        "{}",
+        report.to_text(true)
+    );
     let all = report.undecided().join("\n");
-    assert!(all.contains("staff.users") && all.contains("staff-ops.users") && all.contains("ops (carol)"), "{all}");
+    assert!(report.undecided().len() == 1 && all.contains("staff.users") && all.contains("for each user,"), "{all}");
     // A group of another list is not one of these.
     undecided(&proxies(
         " http-request auth unless { http_auth(staff) }\n http-request deny unless { http_auth_group(other) x }",
@@ -305,6 +310,58 @@ fn a_limit_of_some_requests_is_reported() {
 }
 
 #[test]
+fn limits_have_exempt_addresses() {
+    let with = |track: &str, rules: &str| {
+        frontend(&format!(
+            " stick-table type ip size 1m expire 1m store http_req_rate(60s)\n acl lan src 10.0.0.0/8\n http-request track-sc0 src{track}\n{rules}"
+        ))
+    };
+    let deny = " http-request deny deny_status 429 if { sc_http_req_rate(0) gt 100 }";
+    let exempt = &["name = \"f-100\"", "rate = \"100/m\"", "exempt = [\"10.0.0.0/8\"]"];
+    // Where it counts, where it refuses, and where an earlier rule lets pass.
+    says(&with(" if !lan", deny), exempt);
+    says(&with("", &format!("{deny} !lan")), exempt);
+    says(&with("", &format!(" http-request allow if lan\n{deny}")), exempt);
+    let report =
+        says(&with(" if !lan", &format!("{deny} !{{ src 192.0.2.1 }}")), &["exempt = [\"10.0.0.0/8\", \"192.0.2.1\"]"]);
+    assert!(!report.contains("counts all requests of the frontend"), "{report}");
+    let report = says(&with("", &format!("{deny} !{{ src -f /etc/l }}")), &["exempt_file = [\"/etc/l\"]"]);
+    assert!(report.contains("the same: acl lan") && report.contains("no rule uses it"), "{report}");
+    // Two limits of a table: the second has another name.
+    let text = with("", &format!("{deny} !lan\n{deny} {{ hdr(host) a.example }}"));
+    let toml = import(&text).toml;
+    assert!(toml.contains("rate_limit = [\"f-100\", \"f-100-2\"]") && toml.contains("name = \"f-100-2\""), "{toml}");
+    // Only these are counted.
+    says(
+        &with(" if lan", deny),
+        &[
+            "name = \"f-100\"",
+            "exempt = [\"0.0.0.0/5\", \"8.0.0.0/7\", \"11.0.0.0/8\", \"12.0.0.0/6\", \
+         \"16.0.0.0/4\", \"32.0.0.0/3\", \"64.0.0.0/2\", \"128.0.0.0/1\", \"::/0\"]",
+        ],
+    );
+    // Requests of other hosts are not counted, so they are not refused.
+    let toml = import(&with(" if { hdr(host) a.example }", deny)).toml;
+    assert_eq!(toml.matches("rate_limit = [").count(), 1, "{toml}");
+    // With a method or a header.
+    let some = with("", &format!("{deny} METH_POST !lan"));
+    let report = says(&some, &["methods = [\"POST\"]", "upstream = \"b\"", "rate_limit = [\"f-100\"]"]);
+    assert!(report.contains("counts all requests of the frontend"), "{report}");
+    assert_eq!(import(&some).toml.matches("rate_limit = [").count(), 1);
+    for (track, rules) in [
+        (" if METH_POST", deny.to_owned()),
+        (" if lan\n http-request track-sc0 src if METH_POST", deny.to_owned()),
+        (" if { src -f /etc/l }", deny.to_owned()),
+        ("", format!("{deny} or {{ sc_http_req_rate(0) gt 500 }}")),
+        ("", format!("{deny} or METH_POST")),
+    ] {
+        undecided(&with(track, &rules));
+    }
+    let header = frontend(" http-request track-sc1 req.hdr(X-Key) table b");
+    assert!(said(&header, "track-sc1").contains("key = \"header:NAME\""));
+}
+
+#[test]
 fn settings_that_are_the_answer_are_named() {
     for rule in [
         "http-response set-header Access-Control-Allow-Origin %[var(txn.origin)]",
@@ -324,4 +381,303 @@ fn settings_that_are_the_answer_are_named() {
         let report = said(&frontend(&format!(" {rule}")), "http-request");
         assert!(report.contains("different") && report.contains("error_page"), "{rule}: {report}");
     }
+}
+
+/// Requests for a variable with the host are compared with the names of hosts.
+#[test]
+fn a_variable_with_the_host_is_the_host() {
+    for set in [
+        "hdr(host),field(1,:),lower",
+        "req.hdr(Host),lower,field(1,:)",
+        "req.fhdr(host),host_only",
+        "hdr(host),lower",
+        "hdr(host)",
+    ] {
+        let set = format!(" http-request set-var(txn.host) {set}");
+        let acl = format!("{set}\n acl a var(txn.host) -m str a.example b.example\n use_backend c if a");
+        says(&frontend(&acl), &["names = [\"a.example\", \"b.example\"]", "upstream = \"c\""]);
+        let end = format!("{set}\n http-request deny if !{{ var(txn.host) -m end .a.example }}");
+        says(&frontend(&end), &["names = [\"**.a.example\"]", "upstream = \"b\""]);
+        says(&frontend(&end), &["names = [\"*\"]", "respond = { status = 403 }"]);
+        let begins = format!("{set}\n use_backend c if {{ var(txn.host) -m beg api. }}");
+        says(&frontend(&begins), &["headers.host = { regex = '(?i)^api\\.' }", "upstream = \"c\""]);
+        let expression = format!("{set}\n use_backend c if {{ var(txn.host) -m reg ^(a|b)\\.example$ }}");
+        says(&frontend(&expression), &["names = [\"a.example\", \"b.example\"]", "upstream = \"c\""]);
+    }
+    // HAProxy no longer has the request's host when the response arrives, but it has the variable.
+    let hsts = " http-request set-var(txn.host) hdr(host),lower\n http-response set-header X-A 1 if { var(txn.host) a.example }";
+    says(&frontend(hsts), &["names = [\"a.example\"]", "response_headers.set.X-A = \"1\""]);
+    // By a map.
+    let text = frontend(
+        " http-request set-var(txn.host) hdr(host),field(1,:),lower\n use_backend %[var(txn.host),map(/etc/haproxy/hosts.map,b)]",
+    );
+    let mut reader = Memory::of("/etc/haproxy/haproxy.cfg", text.as_bytes());
+    reader.files.insert("/etc/haproxy/hosts.map".into(), b"a.example c\n".to_vec());
+    let toml = haproxy::import(&reader, Path::new("/etc/haproxy/haproxy.cfg")).unwrap().toml;
+    assert!(toml.contains("names = [\"a.example\"]") && !toml.contains("undecided"), "{toml}");
+    // Not for all requests, too late, or another host than the client's.
+    for rules in [
+        "http-request set-var(txn.host) hdr(host) if { src 10.0.0.1 }\n use_backend c if { var(txn.host) a.example }",
+        "http-request deny if { var(txn.host) a.example }\n http-request set-var(txn.host) hdr(host)",
+        "http-request set-header Host x\n http-request set-var(txn.host) hdr(host)\n use_backend c if { var(txn.host) a.example }",
+        // The end could be in the port, and so could the part.
+        "http-request set-var(txn.host) hdr(host),field(1,:)\n use_backend c if { var(txn.host) -m end a.example }",
+    ] {
+        undecided(&frontend(&format!(" {rules}")));
+    }
+}
+
+#[test]
+fn what_is_undecided_because_of_another_line_says_so() {
+    let of = |rules: &str, wanted: &str| {
+        let all = undecided(&frontend(&format!(" {rules}")));
+        assert!(all.contains(wanted), "{rules}: {all}");
+        all
+    };
+    let all = of(
+        "http-request set-var(txn.a) req.hdr(x) if { path /x }\n http-request deny if { var(txn.a) 1 }",
+        "a consequence of the variable txn.a (line 6)",
+    );
+    assert!(!all.contains("haproxy.cfg:6:"), "{all}");
+    of("acl odd path,length gt 5\n use_backend c if odd", "a consequence of the ACL odd (line 6)");
+    of(
+        "http-request set-var(txn.a) req.hdr(x) if { path /x }\n acl odd var(txn.a) 1\n use_backend c if odd",
+        "a consequence of the variable txn.a (line 6)",
+    );
+    of("http-request set-header X-A 1\n http-request deny if { hdr(x-a) 1 }", "an earlier rule (line 6) changes");
+    of("http-request set-path /x\n http-request deny if { path_beg /a/ }", "before it rewrites a path (line 6 does)");
+    // A test of its own is not understood, too.
+    let own = "acl odd path,length gt 5\n use_backend c if odd { url_param(x) y }";
+    assert!(!undecided(&frontend(&format!(" {own}"))).contains("a consequence of"));
+    // The rules of a backend to which only such a line leads.
+    let text = proxies(
+        " use_backend d if { url_param(x) y }",
+        "",
+        "backend d\n http-request deny if { path /x }\n server u 10.0.0.3:80",
+    );
+    let all = undecided(&text);
+    assert!(all.contains("haproxy.cfg:14: http-request deny") && all.contains("a consequence of line 6,"), "{all}");
+}
+
+#[test]
+fn the_report_says_what_is_in_the_result() {
+    // An upstream for the replacement of a rule.
+    let text = frontend(" use_backend c if { url_param(x) y }");
+    let toml = import(&text).toml;
+    assert!(toml.contains("name = \"c\"") && !toml.contains("upstream = \"c\""), "{toml}");
+    assert!(said(&text, "backend c").contains("different") && said(&text, "backend c").contains("line 6"));
+    // A backend to which nothing leads.
+    let text = frontend("");
+    assert!(said(&text, "backend c").contains("no rule leads to this backend"));
+    assert!(said(&text, "server t").contains("no rule leads to this backend"));
+    assert!(!import(&text).toml.contains("name = \"c\""));
+    // ACLs.
+    let acls = " acl a hdr(host) a.example\n acl u url_param(x) y\n acl none path /x\n use_backend c if a u\n http-request deny if !a";
+    assert!(
+        said(&frontend(acls), "acl a ").contains("the same")
+            && said(&frontend(acls), "acl none").contains("no rule uses it")
+    );
+    let lost = said(&frontend(acls), "acl u ");
+    assert!(lost.contains("not translated") && lost.contains("only line 9 uses it"), "{lost}");
+    // A variable that only such a rule uses.
+    let unused = " http-request set-var(txn.a) url_param(x)\n use_backend c if { var(txn.a) y }";
+    let lost = said(&frontend(unused), "set-var(txn.a)");
+    assert!(lost.contains("not translated") && lost.contains("only line 7 uses the variable"), "{lost}");
+}
+
+#[test]
+fn a_host_with_a_port_is_a_condition_of_this_host_alone() {
+    let rules = " acl admin hdr(host) -i admin.example\n acl admin hdr(host) -i admin.example:443\n use_backend c if admin\n \
+                 http-request deny if { hdr(host) -i a.example a.example:443 } METH_POST";
+    let toml = import(&frontend(rules)).toml;
+    assert!(!toml.contains("headers.host"), "{toml}");
+    says(&frontend(rules), &["names = [\"admin.example\"]", "upstream = \"c\""]);
+    let port = frontend(" http-request deny if { hdr(host) a.example:8080 }");
+    says(&port, &["headers.host = \"a.example:8080\"", "respond = { status = 403 }"]);
+    assert_eq!(import(&port).toml.matches("headers.host").count(), 1);
+}
+
+#[test]
+fn an_empty_list_holds_for_nobody() {
+    let list = " use_backend m if { hdr(host) -f /etc/haproxy/none.lst }";
+    let text = proxies(list, "", "backend m\n http-request return status 503");
+    let mut reader = Memory::of("/etc/haproxy/haproxy.cfg", text.as_bytes());
+    reader.files.insert("/etc/haproxy/none.lst".into(), b"# nobody\n".to_vec());
+    let Imported { report, .. } = haproxy::import(&reader, Path::new("/etc/haproxy/haproxy.cfg")).unwrap();
+    assert_eq!(report.undecided(), Vec::<String>::new());
+    let said = report.to_text(false);
+    assert!(said.contains("/etc/haproxy/none.lst has no entry"), "{said}");
+    assert!(
+        said.contains("not translated: http-request return") && said.contains("the condition of line 6 never holds"),
+        "{said}"
+    );
+}
+
+#[test]
+fn certificates_of_a_list_have_rules_for_client_certificates() {
+    let with = |bind: &str, list: &str| {
+        let text = format!(
+            "global\n ca-base /etc/ca\n{}",
+            frontend("").replace("bind :80", &format!("bind :443 ssl crt-list /etc/l {bind}"))
+        );
+        let mut reader = Memory::of("/etc/haproxy/haproxy.cfg", text.as_bytes());
+        reader.files.insert("/etc/l".into(), list.as_bytes().to_vec());
+        haproxy::import(&reader, Path::new("/etc/haproxy/haproxy.cfg")).unwrap()
+    };
+    let partner = "# all\n/c/w.pem\n/c/p.pem [ca-file p.pem crl-file p.crl verify required alpn http/1.1 ssl-min-ver TLSv1.2] p.example\n";
+    let Imported { toml, report, .. } = with("alpn h2,http/1.1", partner);
+    assert_eq!(report.undecided(), Vec::<String>::new(), "{toml}");
+    let at = toml.find("[[listener.tls.client_auth]]").unwrap_or_else(|| panic!("{toml}"));
+    for line in [
+        "mode = \"require\"  # /etc/l:3\n",
+        "ca = \"/etc/ca/p.pem\"  # /etc/l:3\n",
+        "crl = \"/etc/ca/p.crl\"  # /etc/l:3\n",
+        "for = [\"p.example\"]  # /etc/l:3\n",
+    ] {
+        assert!(toml[at..].contains(line), "{line}: {toml}");
+    }
+    assert!(report.to_text(false).contains("/etc/l:3: alpn http/1.1: "), "{}", report.to_text(false));
+    // Two certificates of the same names, and the CA of the address.
+    let twice = "/c/a.pem [verify optional] *.p.example\n/c/b.pem [verify optional] *.p.example q.example\n";
+    let toml = with("ca-file all.pem", twice).toml;
+    assert!(
+        toml.contains("ca = \"/etc/ca/all.pem\"") && toml.contains("for = [\"*.p.example\", \"q.example\"]"),
+        "{toml}"
+    );
+    assert_eq!(toml.matches("[[listener.tls.client_auth]]").count(), 1, "{toml}");
+    // What the address says already.
+    let same = with("ca-file a.pem verify required", "/c/a.pem [verify required] p.example\n");
+    assert_eq!(same.report.undecided(), Vec::<String>::new(), "{}", same.toml);
+    assert!(!same.toml.contains("for = "), "{}", same.toml);
+    for (bind, list, says) in [
+        ("", "/c/a.pem [verify required ca-file a.pem]", "the import reads no names in certificates"),
+        ("", "/c/a.pem [verify required ca-file a.pem] *.a.example !b.a.example", "no excluded names"),
+        ("", "/c/a.pem [verify required] a.example", "needs a ca-file"),
+        ("", "/c/a.pem [verify maybe] a.example", "does not understand verify maybe"),
+        ("ca-file a.pem verify required", "/c/a.pem [verify none] a.example", "verify none: client_auth"),
+        ("", "/c/a.pem [ssl-min-ver TLSv1.3] a.example", "\"versions\" of [listener.tls]"),
+        ("", "/c/a.pem [ciphers ECDHE-RSA-AES128-GCM-SHA256] a.example", "\"ciphers\" and \"groups\""),
+        ("", "/c/a.pem [odd] a.example", "\"odd\""),
+        ("", "/c/a.pem [verify required a.example", "does not understand this entry"),
+        (
+            "ca-file a.pem",
+            "/c/a.pem [verify required] a.example\n/c/b.pem [verify optional] a.example",
+            "different rules for client certificates",
+        ),
+    ] {
+        let all = with(bind, list).report.undecided().join("\n");
+        assert!(all.contains("/etc/l:") && all.contains(says), "{list}: {all}");
+    }
+}
+
+#[test]
+fn servers_get_the_name_of_the_user() {
+    let with = |front: &str, back: &str| {
+        let list = "userlist staff\n user alice password $2y$04$x\n";
+        let auth = " acl known http_auth(staff)\n http-request auth unless known\n";
+        import(&proxies(front, &format!("{auth} {back}"), list))
+    };
+    let set = "http-request set-header X-User %[http_auth_user] if known";
+    // The gateway removes the client's own header, so a removal would only remove the name of the user.
+    let Imported { toml, report, .. } = with(" http-request del-header X-User\n http-request del-header X-Other", set);
+    assert!(
+        toml.contains("user_header = \"X-User\"") && toml.contains("request_headers.remove = [\"X-Other\"]"),
+        "{toml}"
+    );
+    assert_eq!(report.undecided().len(), 1, "{:?}", report.undecided());
+    let all = report.to_text(true);
+    assert!(all.contains("the same: http-request set-header X-User"), "{all}");
+    // A later rule decides.
+    let toml = with("", &format!("{set}\n http-request del-header X-User")).toml;
+    assert!(!toml.contains("user_header") && toml.contains("request_headers.remove = [\"X-User\"]"), "{toml}");
+    // Nobody is asked for a password.
+    let text = frontend(" http-request set-header X-User %[http_auth_user]");
+    let report = says(&text, &["request_headers.remove = [\"X-User\"]"]);
+    assert!(report.contains("not translated: http-request set-header X-User"), "{report}");
+}
+
+#[test]
+fn responses_have_files_and_headers() {
+    let with = |rule: &str| {
+        let text = frontend(&format!(" {rule}"));
+        let mut reader = Memory::of("/etc/haproxy/haproxy.cfg", text.as_bytes());
+        reader.files.insert("/etc/haproxy/e/gone.html".into(), b"<p>gone</p>\n".to_vec());
+        reader.files.insert("/etc/haproxy/e/large.html".into(), vec![b'x'; (64 << 10) + 1]);
+        haproxy::import(&reader, Path::new("/etc/haproxy/haproxy.cfg")).unwrap()
+    };
+    let gone = "http-request return status 404 content-type text/html file e/gone.html";
+    let Imported { toml, report, .. } =
+        with(&format!("{gone} hdr Retry-After 600 hdr Cache-Control no-store if {{ path_beg /x/ }}"));
+    let found = lines(&toml);
+    for line in [
+        "respond = { status = 404, file = \"/etc/haproxy/e/gone.html\", content_type = \"text/html\" }",
+        "response_headers.set.Retry-After = \"600\"",
+        "response_headers.set.Cache-Control = \"no-store\"",
+    ] {
+        assert!(found.contains(&line), "{line}: {toml}");
+    }
+    assert!(report.to_text(true).contains("the same: http-request return status 404"), "{}", report.to_text(true));
+    // What changes all responses comes behind.
+    let toml = with(&format!("{gone} hdr X-A 1\n http-after-response set-header X-A 2")).toml;
+    assert!(toml.contains("response_headers.set.X-A = \"2\"") && !toml.contains("X-A = \"1\""), "{toml}");
+    for (rule, says) in [
+        (gone.replace("e/gone", "e/none"), "the import cannot read /etc/haproxy/e/none.html here"),
+        (gone.replace("e/gone", "e/large"), "has more than 64 KiB"),
+        (format!("{gone} hdr X-A %[src]"), "the body and the headers of this response are left out"),
+        (format!("{gone} if {{ src 10.0.0.1 }}"), "the status is 403"),
+        (gone.replace("404", "403") + " if { src 10.0.0.1 }", "the body and the headers of this response are left out"),
+    ] {
+        let report = with(&rule).report.to_text(false);
+        assert!(report.contains(says) && !report.contains("undecided:"), "{rule}: {report}");
+    }
+}
+
+#[test]
+fn what_has_no_counterpart_says_what_to_do_instead() {
+    let location = "http-response replace-header Location ^http://(.*)$ https://\\1";
+    let report = says(&frontend(&format!(" {location}")), &["upstream = \"b\""]);
+    assert!(
+        report.contains("not translated: http-response replace-header") && report.contains("X-Forwarded-Host"),
+        "{report}"
+    );
+    // Without Secure, a browser sends the cookie without TLS, too.
+    let cookie = "http-response replace-header Set-Cookie '^(.*)$' '\\1; Secure'";
+    assert!(undecided(&frontend(&format!(" {cookie}"))).contains("let the server set its cookies with Secure"));
+    let country = "http-request set-header X-Country %[src,map_ip(/etc/haproxy/geo.map,XX)]";
+    let report = says(&frontend(&format!(" {country}")), &["request_headers.remove = [\"X-Country\"]"]);
+    assert!(report.contains("look the value up in the table"), "{report}");
+}
+
+/// The configuration of the second trial, in `docs/measurements/import-trial`: the result can be read, and says where each setting is from.
+#[test]
+fn the_second_trial_has_a_result_that_can_be_read() {
+    let home = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measurements/import-trial/haproxy");
+    let mut reader = Memory::default();
+    let mut folders = vec![home.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let name = Path::new("/etc/haproxy").join(path.strip_prefix(&home).unwrap());
+            reader.files.insert(name, std::fs::read(&path).unwrap());
+        }
+    }
+    let imported = haproxy::import(&reader, Path::new("/etc/haproxy/haproxy.cfg")).unwrap();
+    let (toml, undecided) = (imported.toml, imported.report.undecided());
+    if let Some(folder) = std::env::var_os("WRITE_TRIAL") {
+        std::fs::write(Path::new(&folder).join("sealane.toml"), &toml).unwrap();
+        std::fs::write(Path::new(&folder).join("report"), imported.report.to_text(true)).unwrap();
+    }
+    assert!(toml.lines().count() < 1200, "{} lines", toml.lines().count());
+    assert!(!undecided.iter().any(|line| line.contains("var(txn.host)")), "{undecided:#?}");
+    let auth = toml.split("[[listener.tls.client_auth]]").nth(1).unwrap_or_else(|| panic!("{toml}"));
+    assert!(auth.contains("for = [\"partner.nordhaven.example\"]  # /etc/haproxy/certs/crt-list.txt:7"), "{auth}");
+    // A host of its own for each name, and no condition on `Host` elsewhere.
+    for name in ["admin", "api", "chat", "grpc", "partner", "shop", "wiki", "jobs"] {
+        assert!(toml.contains(&format!("\"{name}.nordhaven.example\"")), "{name}: {toml}");
+    }
+    assert!(!toml.contains("admin\\.nordhaven") && !toml.contains("shop\\.nordhaven"), "{toml}");
 }

@@ -303,6 +303,8 @@ counters! {
     PasswordsThrottled, counter, "sealane_basic_auth_total", "result=\"throttled\"";
     /// Requests for which basic_auth needs a password, by result.
     PasswordsUnchecked, counter, "sealane_basic_auth_total", "result=\"failed\"";
+    /// Requests for which basic_auth needs a password, by result.
+    UsersForbidden, counter, "sealane_basic_auth_total", "result=\"forbidden\"";
     /// Passwords whose hash was computed; lanes remember correct passwords for five minutes.
     PasswordsAsked, counter, "sealane_basic_auth_checks_total", "";
     /// Requests that a table of redirects redirected.

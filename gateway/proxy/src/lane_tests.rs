@@ -558,6 +558,7 @@ fn a_handshake_that_waited_for_a_proof_is_counted_once() {
         ipv4_prefix: 32,
         ipv6_prefix: 64,
         entries: 64,
+        exempt: None,
         hasher: KeyHasher::Own(RandomState::new()),
     };
     let mut config = snapshot(limits(), Vec::new());

@@ -146,12 +146,22 @@ pub struct ForwardAuth {
 pub struct BasicAuth {
     /// Index into the users of the snapshot's [`Access`](crate::access::Access).
     pub users: usize,
+    /// Those that may pass, in order; `None`: all.
+    pub allowed: Option<Vec<String>>,
     /// The value of `WWW-Authenticate`.
     pub challenge: String,
     /// The header in which the upstream is told the user's name. The client's own of this name never reach a server.
     pub user_header: Option<String>,
     /// The upstream gets the password, too.
     pub keep_authorization: bool,
+}
+
+impl BasicAuth {
+    /// Whether a user may pass, with the right password.
+    pub(crate) fn allows(&self, user: &str) -> bool {
+        let is_named = |names: &Vec<String>| names.binary_search_by(|name| name.as_str().cmp(user)).is_ok();
+        self.allowed.as_ref().is_none_or(is_named)
+    }
 }
 
 /// Changes to a message's fields: first what is removed, then what is set, then what is added.

@@ -319,6 +319,11 @@ table! {
     ipv6_prefix: Count = Count(0..=128), default(64);
     /// How many keys each lane remembers.
     entries: Count = Count(8..=10_000_000), default(16384);
+    /// Addresses and blocks of clients whose requests the limit does not count. Behind `trusted_proxies`, the address that
+    /// the proxies name.
+    exempt: Strings = Strings, example(["10.0.0.0/8"]), aliases("except", "whitelist");
+    /// Files with further entries of `exempt`, in the format of `allow_file` of a host.
+    exempt_file: Strings = Strings, example("lists/offices.txt");
 }
 
 table! {
@@ -341,4 +346,9 @@ table! {
     ipv4_prefix: Count = Count(0..=32), default(32);
     /// How many leading bits of an IPv6 address identify a client.
     ipv6_prefix: Count = Count(0..=128), default(64);
+    /// Addresses and blocks of clients whose requests the limit does not count. Behind `trusted_proxies`, the address that
+    /// the proxies name.
+    exempt: Strings = Strings, example(["10.0.0.0/8"]), aliases("except", "whitelist");
+    /// Files with further entries of `exempt`, in the format of `allow_file` of a host.
+    exempt_file: Strings = Strings, example("lists/offices.txt");
 }

@@ -377,6 +377,9 @@ table! {
     /// refuses the whole file, and the previous users stay valid. With a hash of bcrypt, a password of more than 72
     /// bytes is wrong.
     users: File = File, required("users.txt");
+    /// The users of the file that may pass. Any other user of the file gets 403 with a correct password. This does not
+    /// count as a wrong password. Without this setting, all users of the file may pass.
+    allow_users: Strings = Strings, example(["alice", "bob"]), aliases("require_user", "allowed_users");
     /// What browsers show when they ask for the password.
     realm: Own<String> = Own(auth::realm, || Shape::Text(Some("^[ !#-\\[\\]-~]*$"))), default("Restricted");
     /// A header that tells the upstream the user's name. The gateway removes headers of this name that the client
@@ -490,7 +493,10 @@ table! {
     status: Count = Count(200..=599), default(200);
     /// The body, of at most 64 KiB.
     body: Text = Text, default("");
-    /// `Content-Type`.
+    /// A file with the body, of at most 64 KiB, instead of `body`. The gateway reads the file at the start and at each
+    /// reload.
+    file: File = File, example("pages/notice.html");
+    /// `Content-Type`. With `file`, the default depends on the end of the file's name: `.html`, `.json` or `.txt`.
     content_type: Text = Text, default("text/plain; charset=utf-8");
 }
 

@@ -551,7 +551,7 @@ const INLINE: &[(&str, &[&str])] = &[
         "[[host]]",
         &[
             "request_headers = { set = { X-Version = \"2\" }, add = { X-A = \"b\" }, remove = [\"Server\"] }",
-            "basic_auth = { users = \"users.txt\", realm = \"Staff\", user_header = \"X-User\" }",
+            "basic_auth = { users = \"users.txt\", allow_users = [\"a\"], realm = \"Staff\", user_header = \"X-User\" }",
             "forward_auth = { upstream = \"app\", path = \"/verify\", set_headers = { X-A = \"b\" }, copy_headers = [\"X-B\"], timeout = \"5s\" }",
             "forward_auth = { upstream = \"app\", path = \"/verify\", copy_headers = { X-User = \"X-A\" } }",
             "mirror = { to = [\"http://127.0.0.1:3001\"], max_body = \"64KiB\", timeout = \"10s\", remove_headers = [\"Cookie\"] }",
@@ -567,6 +567,7 @@ const INLINE: &[(&str, &[&str])] = &[
         &[
             "path = \"/old/\"\nredirect = { to = \"https://{host}{uri}\" }",
             "path = \"/x\"\nrespond = { body = \"x\", content_type = \"text/plain\" }",
+            "path = \"/y\"\nrespond = { file = \"p.html\" }",
             "redirects = { file = \"l.txt\" }",
             "redirects = { paths = { \"/a\" = \"/b\" } }",
             "deny_header = { X-A = \"a\" }\npath = \"/d\"\nupstream = \"app\"",

@@ -32,7 +32,7 @@ const MINUTE: f64 = 60.0;
 /// What refuses clients, in words, and the counters of how often it did.
 type Limit = (&'static str, &'static [Count]);
 
-const LIMITS: [Limit; 21] = [
+const LIMITS: [Limit; 22] = [
     ("requests refused: rate_limit", &[Count::RateLimited]),
     ("connections refused: rate limit for connections", &[Count::ConnectionsLimited]),
     ("connections refused: the client has too many open connections", &[Count::ClientsLimited]),
@@ -43,6 +43,7 @@ const LIMITS: [Limit; 21] = [
     ("relayed connections refused: allow or deny", &[Count::RelaysDenied]),
     ("requests refused by the server of forward_auth", &[Count::NotAdmitted]),
     ("requests refused: wrong password (basic_auth)", &[Count::PasswordsWrong]),
+    ("requests refused: the user is not in allow_users (basic_auth)", &[Count::UsersForbidden]),
     ("requests refused: too many wrong passwords (basic_auth)", &[Count::PasswordsThrottled]),
     ("requests answered 503: all servers are full", &[Count::QueueFull, Count::QueueTimeouts]),
     ("requests answered 503: no server can be used", &[Count::NoServer]),

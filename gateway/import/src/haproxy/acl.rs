@@ -10,17 +10,18 @@ mod criterion;
 mod hosts;
 mod left;
 
-pub(super) use hosts::{HostClass, HostTexts, classes};
+pub(super) use hosts::{HostClass, HostSample, HostTexts, classes};
 pub(super) use left::{Atom, Left};
 
 use super::parser::{Line, Proxy};
+use super::variables::{self, Setters};
 use crate::addresses::{AddressList, Certificate};
 use crate::nginx::is_name;
 use crate::output::Methods;
 use crate::paths::PathTest;
 use crate::patterns::Expression;
 use crate::reader::Reader;
-use crate::report::Id;
+use crate::report::{Id, Place};
 use crate::values;
 use criterion::{read, unknown};
 use std::collections::BTreeMap;
@@ -36,6 +37,11 @@ pub(super) enum Test {
     Host(Vec<String>),
     /// A part of the request's host.
     HostTexts(HostTexts),
+    /// Names of the request's host, some of them only with a port. Each name has a `[[host]]`, and the condition on `Host` in TOML.
+    HostPorts {
+        names: Vec<String>,
+        rule: String,
+    },
     /// Names of the ClientHello, as in `[[host]]`. A connection without TLS has none.
     ServerName(Vec<String>),
     Path(Vec<PathTest>),
@@ -70,6 +76,14 @@ pub(super) enum Test {
 }
 
 impl Test {
+    /// Whether it is not understood.
+    pub fn is_unknown(&self) -> bool {
+        match self {
+            Self::Saved(inner) => inner.is_unknown(),
+            test => matches!(test, Self::Access | Self::Unknown),
+        }
+    }
+
     /// The texts with which it compares a part of the request's host.
     pub fn host_texts(&self) -> Option<&HostTexts> {
         if let Self::HostTexts(texts) = self { Some(texts) } else { None }
@@ -93,10 +107,9 @@ impl Users {
         all.iter().all(|g| is_name(g)).then(|| Self { list: list.to_owned(), groups: all })
     }
 
-    /// Their file, beside the result.
+    /// The file of their list, beside the result.
     pub fn file(&self) -> String {
-        let parts: Vec<&str> = [self.list.as_str()].into_iter().chain(self.groups.iter().map(String::as_str)).collect();
-        format!("{}.users", parts.join("-"))
+        format!("{}.users", self.list)
     }
 
     /// Whether all of the others are among them.
@@ -118,10 +131,34 @@ pub(super) type All = Vec<(bool, Vec<Test>)>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Condition(pub Vec<All>);
 
-/// What is to be reported of the tests of a condition: each matches further requests, for the reason that is said. `true`: of a test
-/// that must not hold.
+/// What is to be reported of the tests of a condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Remarks(pub Vec<(String, bool)>);
+pub(super) struct Remarks {
+    /// A test matches further requests, for the reason that is said. `true`: it is one that must not hold.
+    pub wider: Vec<(String, bool)>,
+    /// Other lines because of which the condition is not understood: variables and ACLs, with their lines.
+    pub because: Vec<String>,
+    /// A test of the line itself is not understood.
+    pub own: bool,
+}
+
+impl Remarks {
+    /// Why the condition is not understood, if this is only because of other lines.
+    pub fn only_because(&self) -> Option<String> {
+        let mut all: Vec<&str> = Vec::new();
+        for one in self.because.iter().map(String::as_str) {
+            if !all.contains(&one) {
+                all.push(one);
+            }
+        }
+        (!self.own && !all.is_empty()).then(|| all.join(" and "))
+    }
+}
+
+/// A variable with its line, as the report names it.
+fn named_variable(name: &str, place: &Place) -> String {
+    format!("the variable {name} (line {})", place.line)
+}
 
 /// An `acl` line: what it tests, and remarks about that.
 pub(super) type Acl<'l> = (Test, &'l Line, Vec<String>);
@@ -207,6 +244,8 @@ impl Files<'_> {
 pub(super) struct Acls<'l> {
     files: Files<'l>,
     pub named: BTreeMap<(Id, &'l str), Vec<Acl<'l>>>,
+    /// Variables that are not translated.
+    setters: &'l Setters,
 }
 
 /// ACLs that HAProxy defines.
@@ -231,8 +270,8 @@ const PREDEFINED: &[(&str, &[&str])] = &[
 const MAX_TERMS: usize = 200;
 
 impl<'l> Acls<'l> {
-    pub fn of(proxy: &Proxy<'l>, files: Files<'l>) -> Self {
-        let mut out = Self { files, named: BTreeMap::new() };
+    pub fn of(proxy: &Proxy<'l>, files: Files<'l>, setters: &'l Setters) -> Self {
+        let mut out = Self { files, named: BTreeMap::new(), setters };
         for line in proxy.all().filter(|l| l.word(0) == "acl" && l.words.len() > 2) {
             let mut remarks = Vec::new();
             let test = read(line.from(2), files, &mut remarks).unwrap_or_else(|| unknown(line.word(2)));
@@ -241,9 +280,24 @@ impl<'l> Acls<'l> {
         out
     }
 
+    /// The path of a file.
+    pub fn path(&self, name: &str) -> String {
+        self.files.path(name)
+    }
+
+    /// How many bytes a file has; `None`: it cannot be read.
+    pub fn size(&self, path: &str) -> Option<usize> {
+        self.files.reader.read(Path::new(path)).ok().map(|bytes| bytes.len())
+    }
+
     /// Reads a criterion; `None` where something of it is not known.
     pub fn read(&self, words: &[String]) -> Option<Test> {
         read(words, self.files, &mut Vec::new())
+    }
+
+    /// The variables that words use, each with the line that sets it.
+    pub fn variables(&self, words: &[String]) -> Vec<String> {
+        variables::used(words, self.setters).into_iter().map(|(name, place)| named_variable(name, place)).collect()
     }
 
     /// What a file lists; `None`: it cannot be read, or is too long.
@@ -280,7 +334,12 @@ impl<'l> Acls<'l> {
                     let mut said = Vec::new();
                     let test = read(&words[i..end], self.files, &mut said)
                         .unwrap_or_else(|| unknown(words.get(i).map_or("", String::as_str)));
-                    remarks.0.extend(said.into_iter().map(|s| (s, negated != unless)));
+                    remarks.wider.extend(said.into_iter().map(|s| (s, negated != unless)));
+                    if test.is_unknown() {
+                        let variables = self.variables(&words[i..end]);
+                        remarks.own |= variables.is_empty();
+                        remarks.because.extend(variables);
+                    }
                     terms.last_mut()?.push((negated, vec![test]));
                     i = end + 1;
                 }
@@ -288,7 +347,13 @@ impl<'l> Acls<'l> {
                     let tests: Vec<Test> = match self.named.get(&(section, name)) {
                         Some(tests) => {
                             let said = tests.iter().flat_map(|(.., said)| said);
-                            remarks.0.extend(said.map(|s| (s.clone(), negated != unless)));
+                            remarks.wider.extend(said.map(|s| (s.clone(), negated != unless)));
+                            for (_, line, _) in tests.iter().filter(|(test, ..)| test.is_unknown()) {
+                                remarks.because.push(match self.variables(line.from(2)).as_slice() {
+                                    [] => format!("the ACL {name} (line {})", line.place.line),
+                                    all => all.join(" and "),
+                                });
+                            }
                             tests.iter().map(|(t, ..)| t.clone()).collect()
                         }
                         None => {
@@ -332,8 +397,10 @@ mod tests {
         text.split(' ').map(str::to_owned).collect()
     }
 
+    const NO_VARIABLES: &Setters = &Setters::new();
+
     fn acls(files: &Memory) -> Acls<'_> {
-        Acls { files: Files { reader: files, base: Path::new("/etc") }, named: BTreeMap::new() }
+        Acls { files: Files { reader: files, base: Path::new("/etc") }, named: BTreeMap::new(), setters: NO_VARIABLES }
     }
 
     fn left(condition: &str, path: &str, host: &str) -> Left {
@@ -398,7 +465,10 @@ mod tests {
             "method -m beg P",
             "method -i get",
             "hdr(user-agent),length 0",
-            "hdr(host),field(1,:) -i a.example",
+            "hdr(host),field(2,:) -i a.example",
+            "hdr(host),field(1,:) -m end a.example",
+            "hdr(host),field(1,:) -m sub a.example",
+            "hdr(host),field(1,:),lower A.example",
             "hdr(host),regsub(x,y) a",
             "hdr(x) -m found 0",
             "hdr(x,2) a",
@@ -564,7 +634,35 @@ mod tests {
         assert_eq!(left("if { path -f paths }", "/b", "a.b"), Left::Always);
         assert_eq!(left("if { path_beg -i -f paths /c/ }", "/A/x", "a.b"), Left::Always);
         assert_eq!(left("if { path -f paths }", "/c", "a.b"), Left::Never);
-        assert_eq!(left("if { path -f none }", "/", "a.b"), Left::Unknown);
+        assert_eq!(left("if { path -f none }", "/", "a.b"), Left::Never);
+        assert_eq!(left("if { path -f missing }", "/", "a.b"), Left::Unknown);
+    }
+
+    /// Without its port and in lower case, the host is what `names` of a `[[host]]` are compared with.
+    #[test]
+    fn the_host_without_its_port_is_the_host() {
+        for (condition, host, is) in [
+            ("if { req.hdr(host),field(1,:),lower a.b c.d }", "c.d", true),
+            ("if { req.hdr(host),field(1,:),lower a.b c.d }", "e.f", false),
+            ("if { hdr(host),lower,field(1,:) -m end .b }", "x.a.b", true),
+            ("if { req.fhdr(host),host_only -m end .b }", "b", false),
+            ("if { hdr(host),field(1,:) -m beg a. }", "a.b", true),
+            ("if { hdr(host),field(1,:) -m reg -i ^(a|c)\\.b$ }", "c.b", true),
+            ("if { hdr(host) a.b a.b:443 }", "a.b", true),
+            ("if { hdr(host) a.b a.b:443 }", "c.b", false),
+            // Only with this port: no other host can have it.
+            ("if { hdr(host) a.b:8080 }", "c.b", false),
+            ("if { hdr(host) a.b:8080 }", "*", false),
+        ] {
+            assert_eq!(left(condition, "/", host), if is { Left::Always } else { Left::Never }, "{condition} {host}");
+        }
+        let rule = |condition: &str| match left(condition, "/", "a.b") {
+            Left::Routes(all) => all[0].headers.clone(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(rule("if { hdr(host) a.b:8080 }"), [("host".to_owned(), "\"a.b:8080\"".to_owned())]);
+        let either = rule("if { hdr(host) -i a.b:8080 c.d }");
+        assert_eq!(either, [("host".to_owned(), r"{ regex = '(?i)^(?:a\.b:8080|c\.d)$' }".to_owned())]);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `bind`, as `[[listener]]`.
 
+mod crt_list;
+
 use super::parser::{Line, Section};
 use crate::addresses::{is_block, masked};
 use crate::ciphers::{self, Versions};
@@ -143,6 +145,7 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
     let (mut verify, mut ca, mut crl) = (None, None, None);
     let (mut c12, mut c13, mut curves) = (None, None, None);
     let mut alpn = None;
+    let mut listed = Vec::new();
     if tls {
         for (text, at, kind) in [
             (context.defaults.ciphers.map(|l| l.word(1)), context.defaults.ciphers, 0),
@@ -187,7 +190,7 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
             }
             option if Versions::is_option(option) => used = versions.option(option, value),
             "crt" => certificates(value, line, context, &mut t, report),
-            "crt-list" => crt_list(value, line, context, &mut t, report),
+            "crt-list" => listed.extend(crt_list::read(value, line, context, &mut t, report)),
             "key" => {
                 if let Some(last) = t.certificates.last_mut() {
                     last.1 = Some(context.path(&context.defaults.crt_base, value));
@@ -276,7 +279,7 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
         if t.certificates.is_empty() {
             report.decide(line.id, "has no certificate");
         }
-        client_auth(line, verify, ca, crl, &mut t, report);
+        client_auth(line, verify, ca.clone(), crl.clone(), &mut t, report);
         match alpn {
             Some(value) if !quic => {
                 let known: Vec<&str> = value.split(',').filter(|p| matches!(*p, "h2" | "http/1.1")).collect();
@@ -288,6 +291,10 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
             }
             _ => {}
         }
+        let texts = [("ciphers", c12), ("ciphersuites", c13), ("curves", curves)];
+        let texts = texts.map(|(key, text)| (key, text.map(|(text, _)| text)));
+        let bind = crt_list::Bind { line, verify, ca: ca.as_deref(), crl: crl.as_deref(), versions, texts };
+        crt_list::apply(&listed, &bind, context, &mut t, report);
         if quic {
             l.settings.set("http3", "true", &line.place);
         }
@@ -341,31 +348,6 @@ fn certificates(name: &str, line: &Line, context: &Context, t: &mut ListenerTls,
 
 fn name_ends(name: &str, ending: &str) -> bool {
     name.to_ascii_lowercase().ends_with(ending)
-}
-
-fn crt_list(name: &str, line: &Line, context: &Context, t: &mut ListenerTls, report: &mut Report) {
-    let path = context.path("", name);
-    let Ok(bytes) = context.reader.read(Path::new(&path)) else {
-        return report.decide(
-            line.id,
-            format!("{path} cannot be read here: write one entry of \"certificates\" for each certificate in it"),
-        );
-    };
-    let text = String::from_utf8_lossy(&bytes).into_owned();
-    for entry in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')).take(5000) {
-        let file = entry.split([' ', '\t', '[']).next().unwrap_or("");
-        if entry.contains('[') {
-            report.decide(
-                line.id,
-                format!("{file}: the options of single certificates in {path} are not read; write them as settings"),
-            );
-        }
-        certificates(file, line, context, t, report);
-    }
-    report.differs(
-        line.id,
-        "Sealane chooses a certificate by the names in the certificate, not by the names in the list",
-    );
 }
 
 fn client_auth(

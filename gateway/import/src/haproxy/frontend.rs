@@ -5,14 +5,17 @@
 mod connections;
 mod routes;
 
-use super::acl::{Acls, Atom, Files, HostClass, HostTexts, Test, classes};
+use super::acl::{Acls, Atom, Files, HostClass, HostTexts, Test, Users, classes};
 use super::binds::{self, Bound, Context, Defaults};
 use super::compression;
 use super::errors;
 use super::parser::{Line, Proxy, Section};
 use super::rules::{self, Rule, Then, Trace, What};
 use super::servers;
-use crate::output::{Action, ErrorPage, Host, Output, Path, Route, Upstream, entries_of, in_order, joined, quoted};
+use super::variables;
+use crate::output::{
+    Action, BasicAuth, ErrorPage, Host, Output, Path, Route, Upstream, entries_of, in_order, joined, quoted,
+};
 use crate::paths::{self, Budget, Differing, PathTest, Stands};
 use crate::reader::Reader;
 use crate::report::{Id, Place, Report};
@@ -39,10 +42,8 @@ pub(super) fn all(
         .filter(|s| matches!(s.kind.as_str(), "frontend" | "backend" | "listen"))
         .map(|s| Proxy::new(s, sections))
         .collect();
-    let acls: Vec<Acls> = proxies.iter().map(|p| Acls::of(p, Files { reader, base })).collect();
-    for (_, line, _) in acls.iter().flat_map(|a| a.named.values().flatten()) {
-        report.same(line.id, "its condition is written into the rules that use it");
-    }
+    let setters = variables::setters(sections);
+    let acls: Vec<Acls> = proxies.iter().map(|p| Acls::of(p, Files { reader, base }, &setters)).collect();
     let mut shared = Shared {
         tables: BTreeMap::new(),
         groups: BTreeMap::new(),
@@ -50,6 +51,7 @@ pub(super) fn all(
         pages: BTreeMap::new(),
         compressions: BTreeMap::new(),
         sections: BTreeMap::new(),
+        all: sections,
     };
     let files = errors::Files { sections, reader, base };
     for proxy in proxies.iter().filter(|p| !p.is_tcp()) {
@@ -84,8 +86,110 @@ pub(super) fn all(
         }
     }
     let mut budget = Budget::default();
+    let mut reached = BTreeSet::new();
     for (proxy, acls) in proxies.iter().zip(&acls).filter(|(p, _)| p.section.kind != "backend") {
-        frontend(proxy, acls, &shared, defaults, reader, base, &mut budget, out, report);
+        frontend(proxy, acls, &shared, defaults, reader, base, &mut budget, &mut reached, out, report);
+    }
+    unused(&proxies, &shared, out, report);
+    unreached(&proxies, &reached, report);
+    for (proxy, acls) in proxies.iter().zip(&acls).filter(|(p, _)| p.disabled().is_none()) {
+        of_acls(proxy, acls, report);
+    }
+}
+
+/// The lines that lead to a backend, or may lead to it.
+pub(super) fn ways<'s>(backend: &'s str, lines: impl Iterator<Item = &'s Line>) -> impl Iterator<Item = &'s Line> {
+    let leads = move |l: &&Line| {
+        matches!(l.word(0), "use_backend" | "default_backend") && (l.word(1) == backend || l.word(1).contains('%'))
+    };
+    lines.filter(leads)
+}
+
+/// Lines as a report names them: `line 3`, `lines 3, 4`.
+pub(super) fn shown_lines<'l>(lines: impl Iterator<Item = &'l Line>) -> String {
+    let all: BTreeSet<u32> = lines.map(|l| l.place.line).collect();
+    let all: Vec<String> = all.iter().map(u32::to_string).collect();
+    format!("line{} {}", if all.len() == 1 { "" } else { "s" }, all.join(", "))
+}
+
+/// Backends that no host of the result uses. One to which a rule leads that is not translated is written all the same: the replacement
+/// needs it.
+fn unused(proxies: &[Proxy], shared: &Shared, out: &mut Output, report: &mut Report) {
+    for proxy in proxies.iter().filter(|p| p.section.kind == "backend") {
+        let Some(Some(group)) = shared.groups.get(&proxy.section.name) else { continue };
+        if out.upstreams.iter().any(|u| u.origin == group.origin) {
+            continue;
+        }
+        let lines = proxies.iter().filter(|p| p.disabled().is_none()).flat_map(|p| p.own());
+        let ways: Vec<&Line> = ways(&proxy.section.name, lines).collect();
+        if ways.is_empty() {
+            let says = "no rule leads to this backend, so it is not in the result";
+            report.same_because(proxy.section.id, says);
+            proxy.own().for_each(|l| report.same_because(l.id, says));
+            continue;
+        }
+        out.upstream(group.clone());
+        report.differs(
+            proxy.section.id,
+            format!(
+                "[[upstream]]: no host or route of the result uses it yet. It is for the replacement of {}",
+                shown_lines(ways.into_iter())
+            ),
+        );
+    }
+}
+
+/// Rules of backends that no request gets to, although all rules that lead there are translated.
+fn unreached(proxies: &[Proxy], reached: &BTreeSet<String>, report: &mut Report) {
+    let others = |p: &&Proxy| p.section.kind == "backend" && !reached.contains(&p.section.name);
+    for proxy in proxies.iter().filter(others) {
+        let lines = proxies.iter().filter(|p| p.disabled().is_none()).flat_map(|p| p.own());
+        let ways: Vec<&Line> = ways(&proxy.section.name, lines).collect();
+        let is_translated = |l: &&Line| report.worst(l.id).is_some_and(|worst| worst < crate::Outcome::NotTranslated);
+        if ways.is_empty() || !ways.iter().all(is_translated) {
+            continue;
+        }
+        let says =
+            format!("no request gets to this backend: the condition of {} never holds", shown_lines(ways.into_iter()));
+        let rules: Vec<Id> = proxy.own().filter(|l| l.word(0).starts_with("http-re")).map(|l| l.id).collect();
+        for id in rules.into_iter().filter(|id| !report.is_known(*id)).collect::<Vec<_>>() {
+            report.missing(id, says.clone());
+        }
+    }
+}
+
+/// Whether a rule has an ACL in its condition.
+fn uses_acl(line: &Line, name: &str) -> bool {
+    let condition = line.words.iter().skip_while(|w| *w != "if" && *w != "unless").skip(1);
+    line.word(0) != "acl" && condition.map(|w| w.trim_start_matches('!')).any(|w| w == name)
+}
+
+/// Whether the result has nothing for a line. A rule of which nothing is said so far applies to no request.
+pub(super) fn is_lost(line: &Line, report: &Report) -> bool {
+    match report.worst(line.id) {
+        Some(outcome) => outcome >= crate::Outcome::NotTranslated,
+        None => !matches!(super::table::kind(&line.words), Some(crate::Kind::NotNeeded(_))),
+    }
+}
+
+/// Says of each ACL whether the result has its condition.
+fn of_acls(proxy: &Proxy, acls: &Acls, report: &mut Report) {
+    for ((section, name), tests) in &acls.named {
+        let users: Vec<&Line> = proxy.all().filter(|l| l.section == *section && uses_acl(l, name)).collect();
+        let lost = users.iter().filter(|l| is_lost(l, report)).count();
+        for (_, line, _) in tests {
+            match users.len() {
+                0 => report.same(line.id, "no rule uses it"),
+                n if n == lost => report.missing(
+                    line.id,
+                    format!(
+                        "the result does not have this condition: only {} uses it",
+                        shown_lines(users.iter().copied())
+                    ),
+                ),
+                _ => report.same(line.id, "its condition is written into the rules that use it"),
+            }
+        }
     }
 }
 
@@ -133,6 +237,8 @@ struct Shared<'l> {
     compressions: BTreeMap<Id, (String, Place)>,
     /// The sections of backends.
     sections: BTreeMap<String, Id>,
+    /// All sections.
+    all: &'l [Section],
 }
 
 impl Shared<'_> {
@@ -142,6 +248,12 @@ impl Shared<'_> {
         let mut all = of(&frontend);
         all.extend(self.sections.get(backend).map(of).unwrap_or_default());
         all.into_values().collect()
+    }
+
+    /// Who is let in, with the users that have the groups that rules ask for.
+    fn basic_auth(&self, auth: Option<BasicAuth>, users: Option<&Users>) -> Option<BasicAuth> {
+        let allowed = users.and_then(|users| super::names_of(self.all, users));
+        auth.map(|auth| BasicAuth { allowed, ..auth })
     }
 
     /// How the responses of a backend are compressed: as it says itself, else as the frontend says.
@@ -160,6 +272,7 @@ fn frontend<'l>(
     reader: &dyn Reader,
     base: &std::path::Path,
     budget: &mut Budget,
+    reached: &mut BTreeSet<String>,
     out: &mut Output,
     report: &mut Report,
 ) {
@@ -367,11 +480,8 @@ fn frontend<'l>(
             }
             lost.is_left(name, &routes);
             if let Some(l) = monitor {
-                let ok = Action::Respond {
-                    status: 200,
-                    body: "<html><body><h1>200 OK</h1>\nService ready.\n</body></html>\n".to_owned(),
-                    content_type: Some("text/html".to_owned()),
-                };
+                let body = "<html><body><h1>200 OK</h1>\nService ready.\n</body></html>\n".to_owned();
+                let ok = Action::respond(200, body, Some("text/html".to_owned()));
                 routes.retain(|r| r.path != Path::Exact(l.word(1).to_owned()));
                 if l.word(1).starts_with('/') {
                     routes.push(Route::new(Path::Exact(l.word(1).to_owned()), ok, &l.place));
@@ -405,6 +515,7 @@ fn frontend<'l>(
         }
     }
     out.hosts.extend(merged.into_iter().map(|(_, h)| h).filter(|h| !h.routes.is_empty()));
+    reached.append(&mut lost.backends);
     lost.report(proxy, report);
 }
 
@@ -444,16 +555,28 @@ struct Lost {
     gets: BTreeMap<String, String>,
     /// For each host, paths for which no routes can be written.
     paths: BTreeMap<String, BTreeSet<String>>,
+    /// The backends that requests get to.
+    backends: BTreeSet<String>,
 }
 
 impl Lost {
     fn new(proxy: &Proxy, found: &[Rule]) -> Self {
         let is_read = |l: &Line| found.iter().any(|r| r.line.id == l.id);
         let everywhere = proxy.all().filter(|l| l.word(0) == "use_backend" && !is_read(l)).map(|l| l.place.clone());
-        Self { everywhere: everywhere.collect(), rules: BTreeMap::new(), gets: BTreeMap::new(), paths: BTreeMap::new() }
+        Self {
+            everywhere: everywhere.collect(),
+            rules: BTreeMap::new(),
+            gets: BTreeMap::new(),
+            paths: BTreeMap::new(),
+            backends: BTreeSet::new(),
+        }
     }
 
     fn of_host(&mut self, name: &str, applied: &rules::Outcome) {
+        for some in [applied].into_iter().chain(applied.exceptions.iter().map(|e| &*e.then)) {
+            self.backends.extend(some.backend.iter().map(|(name, _)| name.clone()));
+            self.backends.extend(some.shares.iter().map(|share| share.backend.clone()));
+        }
         let inner = applied.exceptions.iter().flat_map(|e| &e.then.lost);
         let all: Vec<&Place> = self.everywhere.iter().chain(&applied.lost).chain(inner).collect();
         if !all.is_empty() {
@@ -557,7 +680,7 @@ fn hosts(all: &[&Rule]) -> Vec<String> {
     let mut out: BTreeSet<String> = BTreeSet::new();
     for rule in all {
         for test in rule.condition.tests() {
-            if let Test::Host(names) | Test::ServerName(names) = test {
+            if let Test::Host(names) | Test::ServerName(names) | Test::HostPorts { names, .. } = test {
                 out.extend(names.iter().cloned());
             }
             if let Some(texts) = test.host_texts() {

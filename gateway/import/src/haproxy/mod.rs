@@ -34,7 +34,7 @@ use std::path::Path;
 pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
     let mut report = Report::default();
     let mut sections = parser::parse(reader, path, &mut report)?;
-    variables::replace(&mut sections, &mut report);
+    let variables = variables::replace(&mut sections);
     let base = path.parent().unwrap_or(Path::new("")).to_path_buf();
     let mut out =
         Output { title: format!("From {}, by `sealane import haproxy`.", path.display()), ..Output::default() };
@@ -46,6 +46,7 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
     global::limits(&sections, &mut out, &mut report);
     log::log(&sections, &mut out, &mut report);
     peers(&sections, &mut report);
+    variables::report(&variables, &mut report);
     rest(&sections, &mut report);
     Ok(finish(out, report, path))
 }
@@ -77,38 +78,38 @@ const RULES: &[&str] = &[
     "default_backend",
 ];
 
-/// Passwords are in files of their own, which a person writes: one for all users, and one for each group that a rule asks for.
+/// Passwords are in files of their own, which a person writes: one for each list.
 fn userlist(sections: &[Section], list: &Section, report: &mut Report) {
     let asked = asked(sections, &list.name);
     if asked.is_empty() {
         return report.same(list.id, "nothing uses it");
     }
-    for users in asked {
-        let of = members(list, &users.groups);
-        // HAProxy has the hashes checked by crypt(3).
-        let is_read = |l: &&&parser::Line| {
-            l.after("password").is_some_and(|p| ["$2a$", "$2b$", "$2y$"].iter().any(|k| p.starts_with(k)))
-        };
-        let hashes = match (of.iter().filter(is_read).count(), of.len()) {
-            (0, _) => "none of its hashes is bcrypt, and Sealane cannot read these: make new ones with `htpasswd -B`",
-            (n, all) if n == all => "its hashes are bcrypt: copy them",
-            _ => {
-                "copy the hashes that begin with $2 (bcrypt); Sealane does not read the others: make new ones with `htpasswd -B`"
-            }
-        };
-        let who = match users.groups.as_slice() {
-            [] => "each user".to_owned(),
-            groups => {
-                let names: Vec<&str> = of.iter().map(|l| l.word(1)).collect();
-                format!("each user of the group {} ({})", groups.join(" or "), names.join(", "))
-            }
-        };
-        let file = users.file();
-        report.decide(
-            list.id,
-            format!("write the file {file} beside this configuration, with a line USER:HASH for {who}, and remove this entry; {hashes}"),
-        );
-    }
+    // Without a group, all of them; else those of all groups.
+    let every = asked.iter().any(|users| users.groups.is_empty());
+    let groups: Vec<String> = asked.iter().filter(|_| !every).flat_map(|users| users.groups.clone()).collect();
+    let of = members(list, &groups);
+    // HAProxy has the hashes checked by crypt(3).
+    let is_read = |l: &&&parser::Line| {
+        l.after("password").is_some_and(|p| ["$2a$", "$2b$", "$2y$"].iter().any(|k| p.starts_with(k)))
+    };
+    let hashes = match (of.iter().filter(is_read).count(), of.len()) {
+        (0, _) => "none of its hashes is bcrypt, and Sealane cannot read these: make new ones with `htpasswd -B`",
+        (n, all) if n == all => "its hashes are bcrypt: copy them",
+        _ => {
+            "copy the hashes that begin with $2 (bcrypt); Sealane does not read the others: make new ones with `htpasswd -B`"
+        }
+    };
+    let who = match every {
+        true => "each user".to_owned(),
+        false => format!("each of these users: {}", of.iter().map(|l| l.word(1)).collect::<Vec<_>>().join(", ")),
+    };
+    report.decide(
+        list.id,
+        format!(
+            "write the file {}.users beside this configuration, with a line USER:HASH for {who}, and remove this entry; {hashes}",
+            list.name
+        ),
+    );
 }
 
 /// The users of a list that the conditions of all sections ask for.
@@ -135,6 +136,13 @@ fn asked(sections: &[Section], list: &str) -> BTreeSet<Users> {
         }
     }
     out
+}
+
+/// The names of the users that have one of some groups. `None`: all users of the list.
+fn names_of(sections: &[Section], users: &Users) -> Option<Vec<String>> {
+    let list = sections.iter().find(|s| s.kind == "userlist" && s.name == users.list);
+    let names = list.map_or_else(Vec::new, |list| members(list, &users.groups));
+    (!users.groups.is_empty()).then(|| names.iter().map(|l| l.word(1).to_owned()).collect())
 }
 
 /// The lines of a list's users that are in one of some groups. Without groups, of all users.
@@ -167,6 +175,21 @@ fn peers(sections: &[Section], report: &mut Report) {
             );
         }
     }
+}
+
+/// Why no request gets to a backend, if this is only because the rules that lead to it are undecided.
+fn unreached(sections: &[Section], section: &Section, report: &Report) -> Option<String> {
+    let all = sections.iter().flat_map(|s| &s.lines);
+    let ways: Vec<&parser::Line> = frontend::ways(&section.name, all).filter(|_| section.kind == "backend").collect();
+    let (lost, others): (Vec<_>, Vec<_>) =
+        ways.into_iter().partition(|l| report.worst(l.id).is_none_or(|worst| worst == Outcome::Undecided));
+    let only = !lost.is_empty() && others.iter().all(|l| l.word(1).contains('%'));
+    only.then(|| {
+        format!(
+            "no request of the result gets to this backend: {}",
+            rules::because(&frontend::shown_lines(lost.into_iter()))
+        )
+    })
 }
 
 /// Gives every line without an outcome that of the table.
@@ -205,8 +228,13 @@ fn rest(sections: &[Section], report: &mut Report) {
                 None => report.same(section.id, ""),
             }
         }
+        let because = unreached(sections, section, report);
         for line in &section.lines {
             if report.is_known(line.id) {
+                continue;
+            }
+            if let (true, Some(because)) = (RULES.contains(&line.word(0)), &because) {
+                report.decide(line.id, because.clone());
                 continue;
             }
             if let Some((outcome, says)) = whole {

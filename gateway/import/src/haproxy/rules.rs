@@ -4,22 +4,25 @@ mod apply;
 
 pub(super) use apply::{Then, Trace, apply};
 
-use super::acl::{Acls, Condition, Counter, Match, Remarks, Test, Users};
+use super::acl::{Acls, Condition, Counter, HostSample, Match, Remarks, Test, Users};
 use super::formats::Flags;
 use super::parser::{Line, Proxy};
-use crate::addresses::Access;
+use crate::addresses::{Access, Clients};
 use crate::nginx::{FRAMING, is_name, is_value, parts_of};
 use crate::output::{Action, BasicAuth, Edits};
 use crate::paths::PathTest;
 use crate::patterns;
 use crate::report::{Id, Place, Report};
 use crate::values;
+use std::collections::BTreeMap;
 
 /// A rule that has been read.
 pub(super) struct Rule<'l> {
     pub line: &'l Line,
     pub condition: Condition,
     pub what: What,
+    /// Other lines because of which alone the condition is not understood.
+    pub because: Option<String>,
 }
 
 /// What a rule does.
@@ -29,6 +32,8 @@ pub(super) enum What {
     Answer(Action),
     Backend(String),
     Header(Of, Edit),
+    /// Servers get the name of the user whose password was right in this header.
+    User(String),
     /// The beginning of the path is replaced, where it passes a test.
     Prefix {
         tests: Vec<PathTest>,
@@ -46,6 +51,8 @@ pub(super) enum What {
     Refuse(&'static str),
     /// A limit by a stick table.
     Deny,
+    /// Requests are counted by their addresses, with the counter of this number.
+    Track(u8),
     /// No later rule of this kind applies.
     Allow,
     /// It answers, with something for which there is nothing.
@@ -106,8 +113,12 @@ pub(super) struct Outcome {
     pub template: Option<(String, Place)>,
     /// A rule has changed the path.
     pub rewritten: bool,
+    /// Where.
+    pub rewritten_by: Option<Place>,
     /// Lines that refuse above a rate.
     pub rates: Vec<Limit>,
+    /// What counters count, by their numbers.
+    pub counted: BTreeMap<u8, Counted>,
     /// The most bytes of a body.
     pub max_body: Option<(u64, Place)>,
     /// Which clients are let in.
@@ -120,10 +131,21 @@ pub(super) struct Outcome {
     pub lost: Vec<Place>,
 }
 
+/// Whose requests a counter counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Counted {
+    Nobody,
+    Everybody,
+    These(Clients),
+    Unknown,
+}
+
 /// A line that refuses above a rate.
 #[derive(Clone, Debug)]
 pub(super) struct Limit {
     pub counter: Counter,
+    /// The clients that it refuses; `None`: all.
+    pub clients: Option<Clients>,
     /// This many requests are allowed.
     pub requests: u32,
     /// It refuses only some of the requests that HAProxy counts.
@@ -169,7 +191,7 @@ pub(super) fn rules<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, report: &mut Report)
              its value is replaced",
         );
         let what = What::Header(Of::Requests, Edit::Set(name.to_owned(), "{client_address}".to_owned()));
-        out.push(Rule { line, condition: Condition::default(), what });
+        out.push(Rule { line, condition: Condition::default(), what, because: None });
     }
     for kinds in
         [["http-request", "", ""], ["redirect", "", ""], ["use_backend", "http-response", "http-after-response"]]
@@ -194,7 +216,10 @@ pub(super) fn rules<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, report: &mut Report)
 /// Whether a rule refuses requests with a body that is not translated.
 fn loses_body(what: &What, words: &[String]) -> bool {
     let is_empty = match what {
-        What::Answer(Action::Respond { status: 400.., body, .. }) => body.is_empty(),
+        What::Answer(action) => {
+            action.is_refusal()
+                && matches!(action, Action::Respond { status, .. } if *action == Action::status(*status))
+        }
         What::Deny => true,
         _ => false,
     };
@@ -242,7 +267,10 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
             return None;
         }
         What::Refuse(why) => {
-            report.decide(line.id, *why);
+            let variables = acls.variables(&line.words[..at]);
+            let because =
+                if variables.is_empty() { String::new() } else { format!("; {}", because(&variables.join(" and "))) };
+            report.decide(line.id, format!("{why}{because}"));
             return None;
         }
         What::Unanswered => {
@@ -261,6 +289,19 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
         }
         "tarpit" => report.differs(line.id, "the response is sent immediately"),
         _ => {}
+    }
+    if let What::Answer(Action::Respond { status, file: Some(file), .. }) = &mut what {
+        *file = acls.path(file);
+        let size = acls.size(file);
+        if size.is_some_and(|size| size > MAX_BODY) {
+            report.missing(
+                line.id,
+                format!("{file} has more than 64 KiB: let a server send it, and write a route with this server"),
+            );
+            what = if *status >= 400 { What::Answer(Action::status(*status)) } else { What::Unanswered };
+        } else if size.is_none() {
+            report.differs(line.id, format!("respond.file: the import cannot read {file} here"));
+        }
     }
     if loses_body(&what, &line.words[..at]) {
         report.differs(
@@ -299,7 +340,8 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
         }
         return None;
     }
-    for (remark, negated) in remarks.0 {
+    let because = remarks.only_because();
+    for (remark, negated) in remarks.wider {
         match &what {
             What::Backend(_) => report.differs(line.id, remark),
             // Nobody gets in whom HAProxy would keep out.
@@ -326,8 +368,16 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
     if condition.tests().any(|t| matches!(t, Test::ServerName(_))) && line.word(0) != "use_backend" {
         report.differs(line.id, "Sealane compares the host of the request, not the name in the ClientHello");
     }
-    Some(Rule { line, condition, what })
+    Some(Rule { line, condition, what, because })
 }
+
+/// What is said of a line that is undecided only because of others.
+pub(super) fn because(lines: &str) -> String {
+    format!("this is a consequence of {lines}, which the import does not translate: decide that first")
+}
+
+/// Longest body of a response of Sealane itself.
+const MAX_BODY: usize = 64 << 10;
 
 /// The users that a condition asks for, and what is left of the condition. `None`: it is not "all users except these".
 fn users_of(condition: &Condition) -> Option<(Users, Condition)> {
@@ -354,23 +404,25 @@ fn mapped<'l>(line: &'l Line, acls: &Acls<'l>, last: bool) -> Option<Vec<Rule<'l
     let (source, map) = expression.rsplit_once(",map")?;
     let (kind, arguments) = map.split_once('(')?;
     let (file, default) = arguments.split_once(',').map_or((arguments, None), |(f, d)| (f, Some(d)));
-    // An address is not looked at without its port, and a name in capitals is another one for HAProxy.
-    let source = source.strip_suffix(",lower").map_or((source, false), |s| (s, true));
-    let (source, lower) = (source.0.strip_suffix(",field(1,:)").unwrap_or(source.0), source.1);
+    // A name in capitals is another one for HAProxy.
+    let host = HostSample::of(source).filter(|host| host.lower);
+    let (source, lower) = source.strip_suffix(",lower").map_or((source, false), |s| (s, true));
     let of = |key: &str| -> Option<Test> {
         let words = |fetch: &str, flags: &[&str]| -> Option<Test> {
             let all: Vec<String> = [fetch].iter().chain(flags).chain(&["--", key]).map(|w| (*w).to_owned()).collect();
             acls.read(&all)
         };
         match (source.to_ascii_lowercase().as_str(), kind) {
-            ("req.hdr(host)" | "hdr(host)", "" | "_str") if lower => words("hdr(host)", &["-i"]),
+            (_, "" | "_str") if host.is_some() => words("hdr(host)", &["-i"]),
             ("ssl_fc_sni" | "req.ssl_sni" | "req_ssl_sni", "" | "_str") if lower => words("req.ssl_sni", &["-i"]),
             ("path", "" | "_str") if !lower => words("path", &[]),
             ("path", "_beg") if !lower => words("path_beg", &[]),
             _ => None,
         }
     };
-    let condition = acls.condition(line.section, line.from(2), &mut Remarks::default())?;
+    let mut remarks = Remarks::default();
+    let condition = acls.condition(line.section, line.from(2), &mut remarks)?;
+    let because = remarks.only_because();
     let mut entries: Vec<(String, String)> = Vec::new();
     for entry in acls.entries(file)? {
         let (key, value) = entry.split_once([' ', '\t'])?;
@@ -386,10 +438,11 @@ fn mapped<'l>(line: &'l Line, acls: &Acls<'l>, last: bool) -> Option<Vec<Rule<'l
         let test = of(&key)?;
         let terms = if condition.0.is_empty() { vec![Vec::new()] } else { condition.0.clone() };
         let with = |all: &Vec<(bool, Vec<Test>)>| [all.as_slice(), &[(false, vec![test.clone()])]].concat();
-        out.push(Rule { line, condition: Condition(terms.iter().map(with).collect()), what: What::Backend(value) });
+        let condition = Condition(terms.iter().map(with).collect());
+        out.push(Rule { line, condition, what: What::Backend(value), because: because.clone() });
     }
     match default {
-        Some(name) => out.push(Rule { line, condition, what: What::Backend(name.to_owned()) }),
+        Some(name) => out.push(Rule { line, condition, what: What::Backend(name.to_owned()), because }),
         // What is not found goes to the default backend, whatever follows.
         None if !last => return None,
         None => {}
@@ -449,6 +502,9 @@ fn what(words: &[String]) -> What {
         ("http-request", "del-header") if words.len() == 3 && is_name(word(2)) => {
             What::Header(Of::Requests, Edit::Remove(word(2).to_owned()))
         }
+        ("http-request", "del-header") if words.len() > 3 => {
+            What::Refuse("request_headers.remove has whole names: write each header that clients must not send")
+        }
         ("http-response" | "http-after-response", "set-header") => {
             header(of_responses(word(0)), word(2), words.get(3..).unwrap_or_default(), true)
         }
@@ -483,7 +539,16 @@ fn what(words: &[String]) -> What {
         ("http-after-response", name) if is_harmless(name) => {
             What::Skip("variables, counters and captures have no counterpart; rules that use them are reported")
         }
-        ("http-request", "track-sc0" | "track-sc1" | "track-sc2") => What::Nothing("counted by [[rate_limit]]"),
+        ("http-request", name @ ("track-sc0" | "track-sc1" | "track-sc2")) => {
+            match words.get(2..).unwrap_or_default() {
+                [src] if src == "src" => What::Track(number_of(name)),
+                [src, table, _] if src == "src" && table == "table" => What::Track(number_of(name)),
+                _ => What::Skip(
+                    "the import translates only counters of addresses (src): for a header, write a [[rate_limit]] with \
+                 key = \"header:NAME\"",
+                ),
+            }
+        }
         ("http-request", "wait-for-handshake") => What::Different(
             "with early_data, requests with safe methods do not wait; servers see Early-Data: 1, and can answer 425 (RFC 8470)",
         ),
@@ -513,12 +578,29 @@ fn what(words: &[String]) -> What {
             What::Skip("Sealane has no cache: put a cache between Sealane and the server, or let the server cache")
         }
         ("http-response", "deny") => What::Refuse("Sealane does not refuse responses: let the server decide"),
+        ("http-response" | "http-after-response", "replace-header" | "replace-value")
+            if word(2).eq_ignore_ascii_case("set-cookie") =>
+        {
+            What::Refuse(
+                "Sealane does not change the values of response headers: let the server set its cookies with Secure, HttpOnly and SameSite. \
+                 It gets the client's scheme in X-Forwarded-Proto",
+            )
+        }
+        ("http-response" | "http-after-response", "replace-header" | "replace-value") => What::Skip(
+            "Sealane does not change the values of response headers: let the server send the right value. For Location, it gets the \
+             client's scheme and host in X-Forwarded-Proto and X-Forwarded-Host. For a constant value, write response_headers",
+        ),
         ("http-response" | "http-after-response", _) => What::Refuse(
             "the import does not translate this change of responses: write response_headers, or let the server make \
              the change",
         ),
         _ => What::Refuse(crate::report::UNREAD),
     }
+}
+
+/// The number of the counter in `track-sc1`.
+fn number_of(name: &str) -> u8 {
+    name.strip_prefix("track-sc").and_then(|number| number.parse().ok()).unwrap_or_default()
 }
 
 const REWRITES: &str = "the import does not translate this rewrite: write a route with path_regex and rewrite, or let the server rewrite \
@@ -545,7 +627,7 @@ fn is_harmless(name: &str) -> bool {
 fn returned(words: &[String]) -> What {
     let mut status: u16 = 200;
     let mut content_type = None;
-    let mut body = None;
+    let (mut body, mut file, mut headers) = (None, None, Vec::new());
     let mut odd = false;
     let mut i = 0;
     while i < words.len() {
@@ -567,10 +649,15 @@ fn returned(words: &[String]) -> What {
             "string" => body = Some(value.to_owned()),
             "lf-string" if !value.contains('%') => body = Some(value.to_owned()),
             "hdr" => {
-                odd = true;
+                let text = words.get(i + 2).map_or("", String::as_str);
+                let framing = FRAMING.contains(&value.to_ascii_lowercase().as_str());
+                // A format, a header that the gateway manages, or what is better said in another way.
+                odd |= !is_name(value) || !is_value(text) || text.contains('%') || framing || advice(value).is_some();
+                headers.push((value.to_owned(), text.to_owned()));
                 i += 1;
             }
-            "lf-string" | "file" | "lf-file" | "errorfile" | "errorfiles" => odd = true,
+            "file" => file = Some(value.to_owned()),
+            "lf-string" | "lf-file" | "errorfile" | "errorfiles" => odd = true,
             _ => return What::Refuse("is not understood: write a route with respond"),
         }
         i += 2;
@@ -580,8 +667,8 @@ fn returned(words: &[String]) -> What {
         (400..=599, true) => What::Answer(Action::status(status)),
         (_, true) => What::Unanswered,
         (200..=299 | 400..=599, false) => {
-            let body = if matches!(status, 204 | 205) { None } else { body };
-            What::Answer(Action::Respond { status, body: body.unwrap_or_default(), content_type })
+            let (body, file) = if matches!(status, 204 | 205) { (None, None) } else { (body, file) };
+            What::Answer(Action::Respond { status, body: body.unwrap_or_default(), file, content_type, headers })
         }
         _ => What::Unanswered,
     }
@@ -630,6 +717,12 @@ fn redirect(words: &[String]) -> What {
         ("%[path]", "{path}"),
         ("%[pathq]", "{uri}"),
         ("%[url]", "{uri}"),
+        ("%[req.hdr(host),field(1,:)]", "{host}"),
+        ("%[hdr(host),field(1,:)]", "{host}"),
+        ("%[req.hdr(host),field(1,:),lower]", "{host}"),
+        ("%[hdr(host),field(1,:),lower]", "{host}"),
+        ("%[req.hdr(host),lower,field(1,:)]", "{host}"),
+        ("%[hdr(host),lower,field(1,:)]", "{host}"),
         ("%HU", "{uri}"),
         ("%HP", "{path}"),
         ("%HQ", "{query}"),
@@ -691,6 +784,9 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
     }
     if !is_name(name) {
         return What::Refuse("is not the name of a header");
+    }
+    if request && set && matches!(value, "%[http_auth_user]" | "%[http_auth_user()]") && !values::is_claim(name) {
+        return What::User(name.to_owned());
     }
     let said = if request { of_request(value) } else { (!value.contains('%')).then(|| value.to_owned()) };
     let Some(value) = said else {
@@ -782,6 +878,9 @@ fn may_be_escaped(part: &str) -> bool {
 
 /// The part of a request that a sample is.
 fn sample(expression: &str) -> Option<&'static str> {
+    if HostSample::of(expression).is_some_and(|host| host.lower && host.bare) {
+        return Some("{host}");
+    }
     Some(match expression {
         "src" => "{client_address}",
         "dst_port" => "{port}",
@@ -789,7 +888,6 @@ fn sample(expression: &str) -> Option<&'static str> {
         "path" => "{path}",
         "pathq" => "{uri}",
         "req.hdr(host)" | "req.hdr(Host)" | "hdr(host)" | "hdr(Host)" => "{authority}",
-        "req.hdr(host),field(1,:),lower" | "hdr(host),field(1,:),lower" | "req.hdr(host),lower,field(1,:)" => "{host}",
         "ssl_fc_protocol" => "{tls_version}",
         "ssl_c_s_dn(cn)" | "ssl_c_s_dn(CN)" => "{client_certificate_name}",
         "ssl_c_s_dn(,0,rfc2253)" => "{client_certificate_subject}",

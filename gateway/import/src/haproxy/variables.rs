@@ -4,8 +4,9 @@
 //! what uses it is not understood. A rule that changes the sample between the two makes its use undecided, as it does without a
 //! variable (`rules/apply.rs`).
 
+use super::acl::HostSample;
 use super::parser::{Line, Section};
-use crate::report::Report;
+use crate::report::{Place, Report};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Stands before a sample that was taken when the request came: responses know it, too.
@@ -13,23 +14,56 @@ pub(super) const SAVED: char = '\u{2}';
 /// Longest line with its variables replaced, in bytes.
 const MAX_LINE: usize = 16 << 10;
 
+/// A variable in whose place its sample is.
+#[derive(Debug, Default)]
+pub(super) struct Replaced {
+    /// The lines that gave it its value.
+    setters: Vec<Line>,
+    /// The lines that use it.
+    users: Vec<Line>,
+}
+
 /// Puts samples in the place of variables.
-pub(super) fn replace(sections: &mut [Section], report: &mut Report) {
+pub(super) fn replace(sections: &mut [Section]) -> Vec<Replaced> {
     let constants = constants(sections);
+    let mut out: BTreeMap<String, Replaced> = BTreeMap::new();
     for section in sections.iter_mut() {
         section.lines.retain_mut(|line| match setter(line) {
             Some(Setter { name, .. }) if constants.contains_key(name) => {
-                report.same(line.id, "its value is written where the variable is used");
+                out.entry(name.to_owned()).or_default().setters.push(line.clone());
                 false
             }
             Some(_) => true,
             None => {
-                for word in &mut line.words {
-                    constants.iter().for_each(|(name, sample)| put(word, name, sample));
+                for (name, sample) in &constants {
+                    if line.words.iter().any(|word| mentions(word, name)) {
+                        out.entry(name.clone()).or_default().users.push(line.clone());
+                    }
+                    line.words.iter_mut().for_each(|word| put(word, name, sample));
                 }
                 true
             }
         });
+    }
+    out.into_values().collect()
+}
+
+/// Says of each replaced variable whether the result has its value.
+pub(super) fn report(all: &[Replaced], report: &mut Report) {
+    for Replaced { setters, users } in all {
+        let is_lost = !users.is_empty() && users.iter().all(|line| super::frontend::is_lost(line, report));
+        for line in setters {
+            match is_lost {
+                true => report.missing(
+                    line.id,
+                    format!(
+                        "the result does not have this value: only {} uses the variable",
+                        super::frontend::shown_lines(users.iter())
+                    ),
+                ),
+                false => report.same(line.id, "its value is written where the variable is used"),
+            }
+        }
     }
 }
 
@@ -72,6 +106,41 @@ fn setter(line: &Line) -> Option<Setter<'_>> {
     Some(Setter { name, sample })
 }
 
+/// Whether a rule may give the request another `Host`.
+fn changes_host(line: &Line) -> bool {
+    let is_host = || line.word(2).eq_ignore_ascii_case("host") || line.words.iter().any(|w| w == "-m");
+    line.word(0) == "http-request"
+        && match line.word(1) {
+            "set-uri" | "replace-uri" | "normalize-uri" => true,
+            "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value" => is_host(),
+            _ => false,
+        }
+}
+
+/// The lines that give each variable its value.
+pub(super) type Setters = BTreeMap<String, Vec<Place>>;
+
+/// The variables that are still there, with the lines that give them their values.
+pub(super) fn setters(sections: &[Section]) -> Setters {
+    let mut out = Setters::new();
+    for line in sections.iter().flat_map(|s| &s.lines) {
+        if let Some(Setter { name, .. }) = setter(line) {
+            out.entry(name.to_owned()).or_default().push(line.place.clone());
+        }
+    }
+    out
+}
+
+/// The variables that words use, each with the line that sets it first.
+pub(super) fn used<'s>(words: &[String], setters: &'s Setters) -> Vec<(&'s str, &'s Place)> {
+    let is_used = |name: &str| {
+        // `sub(txn.limit)` takes the name of a variable, too.
+        words.iter().any(|w| mentions(w, name) || w.contains(&format!("({name})")) && !w.starts_with("set-var"))
+    };
+    let all = setters.iter().filter(|(name, _)| is_used(name.as_str()));
+    all.filter_map(|(name, lines)| Some((name.as_str(), lines.first()?))).collect()
+}
+
 /// Whether a word names a variable.
 fn mentions(word: &str, name: &str) -> bool {
     word.contains(&format!("var({name})")) || word.contains(&format!("var({name},"))
@@ -90,6 +159,9 @@ fn constants(sections: &[Section]) -> BTreeMap<String, String> {
         // The sample of another variable, or a value that changes by itself.
         let stable = !sample.contains("var(")
             && !["rand", "date", "uuid", "nbsrv", "queue"].iter().any(|f| sample.starts_with(f));
+        // Rules of `defaults` come before all others.
+        let inherited = sections.iter().filter(|s| s.kind == "defaults").flat_map(|s| &s.lines).any(changes_host);
+        let stable = stable && !(inherited && HostSample::of(sample).is_some());
         if stable && sections.iter().all(|s| is_set_before(s, sections, name)) {
             out.insert(name.to_owned(), (*sample).to_owned());
         }
@@ -106,12 +178,19 @@ fn is_set_before(section: &Section, sections: &[Section], name: &str) -> bool {
     let sets = |s: &Section| s.lines.iter().position(|l| setter(l).is_some_and(|s| s.name == name));
     let acls: Vec<&str> = section.lines.iter().filter(|l| l.word(0) == "acl" && uses(l)).map(|l| l.word(1)).collect();
     let of_acl = |l: &Line| l.words.iter().any(|w| acls.contains(&w.trim_start_matches('!')));
-    // What ends the rules of a section before the variable is set.
-    let ends = |l: &Line| l.word(0) == "http-request" && matches!(l.word(1), "allow" | "use-service");
+    // What ends the rules of a section before the variable is set, or gives the host another value.
+    let ends = |s: &Section, at: usize| {
+        let of_host =
+            setter(&s.lines[at]).and_then(|s| s.sample).is_some_and(|sample| HostSample::of(sample).is_some());
+        s.lines[..at].iter().any(|l| {
+            l.word(0) == "http-request" && matches!(l.word(1), "allow" | "use-service") || of_host && changes_host(l)
+        })
+    };
     let in_order = |s: &Section, at: usize| {
         let before = &s.lines[..at];
         let used = |l: &Line| l.word(0) != "acl" && l.word(0) != "use_backend" && (uses(l) || of_acl(l));
-        !before.iter().any(|l| ends(l) || l.word(0).starts_with("http-re") && used(l))
+        !ends(s, at)
+            && !before.iter().any(|l| l.word(0).starts_with("http-re") && used(l))
             && !s.lines.iter().any(|l| l.word(0).starts_with("tcp-") && used(l))
     };
     match (sets(section), section.kind.as_str()) {
@@ -121,7 +200,7 @@ fn is_set_before(section: &Section, sections: &[Section], name: &str) -> bool {
             let leads = |s: &&Section| matches!(s.kind.as_str(), "frontend" | "listen");
             let mut all = sections.iter().filter(leads).peekable();
             all.peek().is_some()
-                && all.all(|s| sets(s).is_some_and(|at| !s.lines[..at].iter().any(ends)))
+                && all.all(|s| sets(s).is_some_and(|at| !ends(s, at)))
                 && !section.lines.iter().any(|l| l.word(0).starts_with("tcp-") && (uses(l) || of_acl(l)))
         }
         (None, _) => false,
@@ -131,22 +210,22 @@ fn is_set_before(section: &Section, sections: &[Section], name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Memory;
     use crate::haproxy::parser::parse;
-    use crate::{Memory, Outcome};
     use std::path::Path;
 
-    fn replaced(text: &str) -> (Vec<String>, Report) {
+    fn replaced(text: &str) -> (Vec<String>, Vec<Replaced>) {
         let mut report = Report::default();
         let reader = Memory::of("/x.cfg", text.as_bytes());
         let mut sections = parse(&reader, Path::new("/x.cfg"), &mut report).unwrap();
-        replace(&mut sections, &mut report);
+        let replaced = replace(&mut sections);
         let lines = sections.iter().flat_map(|s| &s.lines).map(|l| l.words.join(" ").replace(SAVED, "~")).collect();
-        (lines, report)
+        (lines, replaced)
     }
 
     #[test]
     fn a_sample_is_put_where_its_variable_is_used() {
-        let (lines, report) = replaced(
+        let (lines, variables) = replaced(
             "frontend f\n bind :80\n http-request set-var(txn.p) path\n acl a var(txn.p) -m beg /a\n \
              http-request deny if !{ var(txn.p),lower -m str /b }\n http-request set-header X-P %[var(txn.p)]\n \
              http-response set-header A b if a\nbackend b\n http-request deny if { var(txn.p) /c }\n",
@@ -161,7 +240,7 @@ mod tests {
                 "http-request deny if { ~path /c }",
             ]
         );
-        assert_eq!(report.count(Outcome::Same), 1);
+        assert_eq!(variables.iter().map(|v| (v.setters.len(), v.users.len())).collect::<Vec<_>>(), [(1, 4)]);
     }
 
     #[test]
@@ -178,6 +257,9 @@ mod tests {
             " tcp-request content set-var(txn.p) path\n",
             " http-request set-var(txn.p) var(txn.q)\n",
             " http-request set-var(txn.p) rand(100)\n",
+            // The host is another one.
+            " http-request set-header Host x\n http-request set-var(txn.p) req.hdr(host),lower\n",
+            " http-request del-header ^h -m reg\n http-request set-var(txn.p) hdr(host),field(1,:)\n",
             // Set too late, or not for all.
             " http-request deny if { var(txn.p) /b }\n http-request set-var(txn.p) path\n",
             " acl a var(txn.p) /b\n http-request deny if !a\n http-request set-var(txn.p) path\n",
@@ -188,6 +270,17 @@ mod tests {
             let (lines, _) = replaced(&format!("frontend f\n bind :80\n{text}{uses}"));
             assert!(!lines.iter().any(|l| l.contains('~')), "{text}{lines:?}");
         }
+        let of_host = " http-request set-var(txn.p) hdr(host)\n";
+        for before in [
+            "defaults d\n http-request set-header Host x\nfrontend f\n",
+            "frontend f\n http-request set-header Host x\n",
+        ] {
+            let (lines, _) = replaced(&format!("{before}{of_host}backend b\n{uses}"));
+            assert!(!lines.iter().any(|l| l.contains('~')), "{lines:?}");
+        }
+        // Changed afterwards: the variable has the client's host.
+        let (lines, _) = replaced(&format!("frontend f\n{of_host} http-request set-header Host x\n{uses}"));
+        assert!(lines.iter().any(|l| l.contains("~hdr(host) /a")), "{lines:?}");
         let (lines, _) = replaced(&format!(
             "frontend f\n http-request set-var(txn.p) path\nfrontend g\n bind :81\nbackend b\n{uses}"
         ));

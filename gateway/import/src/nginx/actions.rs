@@ -189,7 +189,7 @@ pub(super) fn answer<'d>(
                 }
                 _ => {
                     import.same(d, "respond");
-                    Action::Respond { status, body, content_type: kind.map(|(_, v)| v.to_owned()) }
+                    Action::respond(status, body, kind.map(|(_, v)| v.to_owned()))
                 }
             }
         }

@@ -51,7 +51,7 @@ pub(super) fn basic_auth<'d>(
         None => import.same(file, "basic_auth.users"),
     }
     import.differs(d, "basic_auth: the challenge has charset=\"UTF-8\", too");
-    Ok(BasicAuth { users, realm, user_header: None, origin: d.place.clone() })
+    Ok(BasicAuth { users, allowed: None, realm, user_header: None, origin: d.place.clone() })
 }
 
 /// Whether Sealane reads a file of users. The error never contains a hash.

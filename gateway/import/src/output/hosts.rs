@@ -1,5 +1,6 @@
 //! `[[host]]`, with what all of its routes have in common.
 
+use super::snippets::{Part, Snippets};
 use super::{Edits, Path, Route, comment, key, line, list, literal, quoted};
 use crate::addresses::Access;
 use crate::report::Place;
@@ -14,27 +15,46 @@ pub(crate) struct Host {
     pub origin: Place,
 }
 
+/// A host as it is written. What all routes have in common is the host's. What some of them lack is each route's own, since a route
+/// has the host's, too.
+pub(super) struct Written<'h> {
+    host: &'h Host,
+    common: Option<Route>,
+    /// The route for all requests, if the host says it itself.
+    own: Option<Route>,
+    routes: Vec<Route>,
+}
+
 impl Host {
-    pub(super) fn write(&self, out: &mut String) {
-        comment(out, &self.origin, "Requests");
-        out.push_str("[[host]]\n");
-        line(out, &format!("names = {}", list(&self.names)), None);
-        line(out, &format!("listeners = {}", list(&self.listeners)), None);
-        // What all routes have in common is the host's. What some of them lack is each route's own, since a route has the host's, too.
+    pub(super) fn written(&self) -> Written<'_> {
         let mut routes = self.routes.clone();
         let common = common(&mut routes);
         let own = routes
             .iter()
             .position(|r| r.is_everything() && !r.rewrites() && !r.has_extras() && r.pages.is_empty())
             .map(|i| routes.remove(i));
-        if let Some(own) = own {
+        Written { host: self, common, own, routes }
+    }
+}
+
+impl Written<'_> {
+    /// What other tables may have, too.
+    pub fn parts(&self) -> impl Iterator<Item = Part> {
+        self.common.iter().chain(&self.routes).flat_map(Route::parts)
+    }
+
+    pub fn write(&self, out: &mut String, snippets: &Snippets) {
+        comment(out, &self.host.origin, "Requests");
+        out.push_str("[[host]]\n");
+        line(out, &format!("names = {}", list(&self.host.names)), None);
+        line(out, &format!("listeners = {}", list(&self.host.listeners)), None);
+        if let Some(own) = &self.own {
             own.action.write(out, &own.origin);
         }
-        if let Some(common) = common {
-            common.write_extras(out);
-            common.pages.iter().for_each(|page| page.write(out, "host"));
+        if let Some(common) = &self.common {
+            common.write_extras(out, "host", snippets);
         }
-        for route in &routes {
+        for route in &self.routes {
             out.push_str("\n[[host.route]]\n");
             match &route.path {
                 Path::Below(p) if p == "/" && route.pattern.is_some() => {}
@@ -63,8 +83,7 @@ impl Host {
             if let Some((to, place)) = &route.template {
                 line(out, &format!("rewrite = {}", quoted(to)), Some(place));
             }
-            route.write_extras(out);
-            route.pages.iter().for_each(|page| page.write(out, "host.route"));
+            route.write_extras(out, "host.route", snippets);
         }
     }
 }

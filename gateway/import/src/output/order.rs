@@ -27,7 +27,31 @@ const MAX_ROUTES: usize = 64;
 /// Sealane prefers a route with an expression, then one with methods, and then the one with more conditions on headers. Where that is a later one, a route with
 /// the conditions of both comes before, and does what the earlier one does. This is repeated until it adds nothing: then, of all
 /// routes that match a request, the preferred one belongs to the first entry that matches.
+///
+/// If that saves routes, an entry before one with an expression gets an expression that every path matches: then it needs no route for
+/// the paths that the later expression matches, too.
 pub(crate) fn in_order(entries: Vec<Entry>) -> Option<Vec<Route>> {
+    let raised = raised(&entries).and_then(ordered);
+    match (ordered(entries), raised) {
+        (Some(plain), Some(raised)) if raised.len() < plain.len() => Some(raised),
+        (plain, raised) => plain.or(raised),
+    }
+}
+
+/// Matches every path.
+const EVERY: &str = "^";
+
+/// The entries, where those before the last one with an expression have one, too.
+fn raised(entries: &[Entry]) -> Option<Vec<Entry>> {
+    let last = entries.iter().rposition(|e| e.route.pattern.is_some())?;
+    let mut out = entries.to_vec();
+    for entry in out.iter_mut().take(last) {
+        entry.route.pattern.get_or_insert_with(|| EVERY.to_owned());
+    }
+    Some(out)
+}
+
+fn ordered(entries: Vec<Entry>) -> Option<Vec<Route>> {
     // Each with the position of its entry.
     let mut routes: Vec<(usize, Route)> = Vec::new();
     let mut put = |at: usize, route: Route| -> bool {
@@ -155,8 +179,15 @@ impl Route {
             return Both::Never;
         }
         // No expression is for what two match.
-        let mut twice = matches!((&self.pattern, &other.pattern), (Some(a), Some(b)) if a != b);
-        both.pattern = self.pattern.clone().or(other.pattern.clone());
+        let mut twice = false;
+        both.pattern = match (&self.pattern, &other.pattern) {
+            (Some(a), Some(b)) if a == EVERY => Some(b.clone()),
+            (Some(a), Some(b)) => {
+                twice = a != b && b != EVERY;
+                Some(a.clone())
+            }
+            (a, b) => a.clone().or_else(|| b.clone()),
+        };
         for (name, rule) in &other.headers {
             match both.headers.iter_mut().find(|(n, _)| n.eq_ignore_ascii_case(name)) {
                 None => both.headers.push((name.clone(), rule.clone())),
@@ -367,6 +398,30 @@ mod tests {
         assert_eq!((both(&end, &of("\\.b$")), both(&www, &end)), (end.clone(), "twice".to_owned()));
         assert_eq!((both(&www, &of("^(a|b)")), both(&www, "\"x\"")), ("twice".to_owned(), "twice".to_owned()));
         assert!(both_hosts("x-a", &www, &w).is_none());
+    }
+
+    #[test]
+    fn an_expression_for_every_path_saves_routes() {
+        let patterned = |headers: &[(&str, &str)], status: u16| {
+            let mut out = entry(Methods::Any, headers, status);
+            out.route.pattern = Some("x".to_owned());
+            out
+        };
+        let shown = |entries: Vec<Entry>| -> Vec<(Option<String>, usize)> {
+            let routes = in_order(entries).unwrap();
+            routes.iter().map(|r| (r.pattern.clone(), r.headers.len())).collect()
+        };
+        let of = |all: &[(&str, usize)]| -> Vec<(Option<String>, usize)> {
+            all.iter().map(|(p, n)| ((!p.is_empty()).then(|| (*p).to_owned()), *n)).collect()
+        };
+        let bot = || entry(Methods::Any, &[("a", "\"1\"")], 403);
+        let rest = || entry(Methods::Any, &[], 200);
+        assert_eq!(shown(vec![bot(), patterned(&[], 404), rest()]), of(&[("^", 1), ("x", 0), ("", 0)]));
+        // One with more conditions is preferred all the same: a route for both.
+        let more = patterned(&[("b", "true"), ("c", "true")], 404);
+        assert_eq!(shown(vec![bot(), more, rest()]), of(&[("", 1), ("x", 3), ("x", 2), ("", 0)]));
+        // Nothing is saved behind the last expression.
+        assert_eq!(shown(vec![patterned(&[], 404), bot(), rest()]), of(&[("x", 0), ("", 1), ("", 0)]));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `[[host.route]]`: which requests a route is for, and what is done with them.
 
+use super::snippets::Snippets;
 use super::{Edits, key, line, list, quoted};
 use crate::addresses::Access;
 use crate::paths::Within;
@@ -16,7 +17,11 @@ pub(crate) enum Action {
     Respond {
         status: u16,
         body: String,
+        /// The file with the body, in its place.
+        file: Option<String>,
         content_type: Option<String>,
+        /// Further headers. [`Route::settled`] makes `response_headers` of them.
+        headers: Vec<(String, String)>,
     },
     Redirect {
         to: String,
@@ -63,16 +68,17 @@ impl Action {
     }
 
     pub fn status(status: u16) -> Self {
-        Self::Respond { status, body: String::new(), content_type: None }
+        Self::respond(status, String::new(), None)
+    }
+
+    /// A response with a body.
+    pub fn respond(status: u16, body: String, content_type: Option<String>) -> Self {
+        Self::Respond { status, body, file: None, content_type, headers: Vec::new() }
     }
 
     /// The answer where there is nothing to translate to.
     pub fn untranslated() -> Self {
-        Self::Respond {
-            status: 501,
-            body: "This part of the site has not been translated.\n".to_owned(),
-            content_type: None,
-        }
+        Self::respond(501, "This part of the site has not been translated.\n".to_owned(), None)
     }
 
     /// It lets nobody through, as the original does.
@@ -86,10 +92,16 @@ impl Action {
             Self::Split(split) => format!("split = {}", split.to_toml()),
             Self::Passthrough(name) => format!("passthrough = {}", quoted(name)),
             Self::Redirect { to, status } => format!("redirect = {{ to = {}, status = {status} }}", quoted(to)),
-            Self::Respond { status, body, content_type } => {
+            Self::Respond { status, body, file, content_type, .. } => {
                 let mut text = format!("respond = {{ status = {status}");
-                if !body.is_empty() {
-                    let _ = write!(text, ", body = {}", quoted(body));
+                match file {
+                    Some(file) => {
+                        let _ = write!(text, ", file = {}", quoted(file));
+                    }
+                    None if !body.is_empty() => {
+                        let _ = write!(text, ", body = {}", quoted(body));
+                    }
+                    None => {}
                 }
                 if let Some(kind) = content_type {
                     let _ = write!(text, ", content_type = {}", quoted(kind));
@@ -153,6 +165,8 @@ pub(crate) struct Route {
 #[derive(Clone, Debug)]
 pub(crate) struct BasicAuth {
     pub users: String,
+    /// Those of the file that are let in; `None`: all.
+    pub allowed: Option<Vec<String>>,
     pub realm: String,
     /// The header in which servers get the user's name.
     pub user_header: Option<String>,
@@ -162,7 +176,11 @@ pub(crate) struct BasicAuth {
 impl BasicAuth {
     /// Both originals pass the password on to the server.
     fn to_toml(&self) -> String {
-        let mut out = format!("{{ users = {}, realm = {}", quoted(&self.users), quoted(&self.realm));
+        let mut out = format!("{{ users = {}", quoted(&self.users));
+        if let Some(names) = &self.allowed {
+            let _ = write!(out, ", allow_users = {}", list(names));
+        }
+        let _ = write!(out, ", realm = {}", quoted(&self.realm));
         if let Some(name) = &self.user_header {
             let _ = write!(out, ", user_header = {}", quoted(name));
         }
@@ -265,8 +283,17 @@ impl Route {
         }
     }
 
-    /// With `path` and `path_regex` for [`Path::Within`].
+    /// With `path` and `path_regex` for [`Path::Within`], and with the headers of its own response.
     pub fn settled(mut self) -> Self {
+        if let Action::Respond { headers, .. } = &mut self.action
+            && !headers.is_empty()
+        {
+            let mut all = Edits::default();
+            headers.drain(..).for_each(|(name, value)| all.set(&name, &value, &self.origin));
+            // What changes all responses changes this one, too.
+            all.then(std::mem::take(&mut self.response));
+            self.response = all;
+        }
         let Path::Within(within) = &self.path else { return self };
         // What the text is followed by goes into the new path.
         let group = self.template.as_ref().is_some_and(|(to, _)| to.contains("{1}"));
@@ -370,7 +397,8 @@ impl Route {
             && self.basic_auth.is_none())
     }
 
-    pub(super) fn write_extras(&self, out: &mut String) {
+    /// Writes what a host can have, too. `table`: the heading.
+    pub(super) fn write_extras(&self, out: &mut String, table: &str, snippets: &Snippets) {
         if let Some(place) = &self.satisfy_any {
             line(out, "satisfy = \"any\"", Some(place));
         }
@@ -384,8 +412,11 @@ impl Route {
         if let Some(mirror) = &self.mirror {
             line(out, &format!("mirror = {}", mirror.to_toml()), Some(&mirror.origin));
         }
-        self.request.write(out, "request_headers");
-        self.response.write(out, "response_headers");
+        snippets.write_parts(out, table, self.parts(), |out| self.write_others(out));
+    }
+
+    /// What comes behind the headers.
+    fn write_others(&self, out: &mut String) {
         if let Some((value, place)) = &self.hsts {
             line(out, &format!("hsts = {}", quoted(value)), Some(place));
         }

@@ -7,6 +7,8 @@
 //!                                                                        └─ 401, 429, 503
 //! ```
 //!
+//! `log_in` lets the users pass that the route allows. Any other user with a right password gets 403.
+//!
 //! The state machine (`sealane-exchange`, [`Event::Verify`]) lets nothing of the request pass meanwhile, so that it holds for
 //! WebSocket, CONNECT and gRPC as for every other request. It fails closed: where the password is not checked in time, the client
 //! gets 503.
@@ -116,12 +118,28 @@ pub(crate) fn password_checked(proxy: &mut Proxy, cx: &mut Context, digest: Dige
 /// The client has shown that it is this user.
 fn log_in(proxy: &mut Proxy, cx: &mut Context, exchange: Key, user: Rc<str>, expects: bool) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    if !rule_of(x).is_none_or(|auth| auth.allows(&user)) {
+        return forbid(proxy, cx, exchange, user, expects);
+    }
     if tell_upstream(x, &user).is_err() {
         return refuse(proxy, cx, exchange, 431);
     }
     x.routed.user = Some(user);
     proxy.counters.count(Count::PasswordsRight);
     run_authenticated(proxy, cx, exchange, expects);
+}
+
+/// What the route of a request says about passwords.
+fn rule_of(x: &Exchange) -> Option<&BasicAuth> {
+    x.routed.route.as_ref()?.route()?.basic_auth.as_ref()
+}
+
+/// The password is right, but the route is not for this user. That was no guess.
+fn forbid(proxy: &mut Proxy, cx: &mut Context, exchange: Key, user: Rc<str>, expects: bool) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    (x.routed.user, x.routed.denied) = (Some(user), Some(DeniedBy::Password));
+    proxy.counters.count(Count::UsersForbidden);
+    respond_error(proxy, cx, exchange, 403, expects);
 }
 
 /// Takes the password out of the request, and puts the user's name in, as the configuration says.

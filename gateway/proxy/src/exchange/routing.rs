@@ -120,6 +120,10 @@ pub(crate) fn route_request(
     let name = client.server_name().unwrap_or(x.request.host_name()).as_bytes();
     let mut wait = None;
     for limit in &route.rate_limits {
+        let exempt = listener.routing.rate_limits.get(*limit).and_then(|limit| limit.exempt);
+        if is_exempt(connections, x, client, listener, exempt) {
+            continue;
+        }
         if let Err(ms) = admission.request(cx, *limit, x.client_ip(client), name, &x.request.fields) {
             wait = wait.max(Some(ms));
         }
@@ -160,6 +164,17 @@ fn has_too_many_values(x: &Exchange, listener: &LaneListener, route: &Route) -> 
     rates.any(|limit| is_too_much(&limit.key)).then_some(DeniedBy::Rate)
 }
 
+/// Whether a limit does not count the requests of a client. One whose address is not proven is counted.
+fn is_exempt(
+    connections: &Connections,
+    x: &Exchange,
+    client: &Client,
+    listener: &LaneListener,
+    exempt: Option<usize>,
+) -> bool {
+    exempt.is_some_and(|rule| judge(connections, x, client, listener, &[rule]) == Verdict::Admitted)
+}
+
 /// Counts a request among those that the limits of its route count, unless too many of them are under way.
 fn count_under(
     connections: &Connections,
@@ -178,6 +193,9 @@ fn count_under(
         return Verdict::TooEarly;
     }
     for limit in limits() {
+        if is_exempt(connections, x, client, listener, limit.exempt) {
+            continue;
+        }
         let (peer, is_of_many) = (x.client_ip(client), is_of_many(x, client, listener));
         let Exchange { request, routed, .. } = x;
         let mut count = |key| {

@@ -39,6 +39,8 @@ pub struct ConcurrencyLimit {
     pub ipv4_prefix: u8,
     /// Bits of an IPv6 address that count.
     pub ipv6_prefix: u8,
+    /// Clients that are not counted: the index of a rule that lets in these alone.
+    pub exempt: Option<usize>,
 }
 
 /// The key of a request under a limit.
@@ -141,6 +143,7 @@ mod tests {
             most,
             ipv4_prefix: 24,
             ipv6_prefix: 64,
+            exempt: None,
         };
         let (a, b) = (limit("a", 2), limit("b", 2));
         let from = |text| CountedBy::Address(ip(text));

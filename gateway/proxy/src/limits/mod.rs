@@ -92,6 +92,8 @@ pub struct RateLimit {
     pub ipv6_prefix: u8,
     /// Keys that each lane remembers.
     pub entries: usize,
+    /// Clients that are not counted: the index of a rule that lets in these alone.
+    pub exempt: Option<usize>,
     /// Seeded by control, the same in all lanes: a client cannot choose keys that collide.
     pub hasher: KeyHasher,
 }
@@ -177,6 +179,7 @@ mod tests {
             ipv4_prefix: v4,
             ipv6_prefix: v6,
             entries: 1,
+            exempt: None,
             hasher: KeyHasher::Own(RandomState::new()),
         };
         let ip = |s: &str| s.parse::<IpAddr>().unwrap();

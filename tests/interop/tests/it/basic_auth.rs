@@ -116,6 +116,38 @@ fn only_a_right_password_passes_and_the_upstream_is_told_who_it_is() {
     assert!(!log().contains("c2VzYW1l"), "a password in the log");
 }
 
+/// The route is for other users of the file. More requests than wrong passwords are allowed get 403, and lock out nobody.
+#[test]
+fn a_right_password_of_another_user_gets_403_and_is_no_guess() {
+    let site = Site::new();
+    site.file("users.txt", users());
+    let app = Backend::saying("hello");
+    let rest = format!(
+        "{ASK}\n[[host.route]]\npath = \"/bob\"\nto = {url:?}\n\
+         basic_auth = {{ users = \"users.txt\", allow_users = [\"zoe\", \"bob\"], user_header = \"Remote-User\" }}\n",
+        url = app.url()
+    );
+    let (gateway, plain) = gateway(&site, 1, "", &app.url(), &rest);
+    let mut every = Everywhere::new(&gateway, plain);
+    let mut ask = |target: &str, user: &str, password: &str| {
+        let fields = [("authorization", &*basic(user, password))];
+        every.ask(Asked { target, fields: &fields, ..Asked::default() }).map(|(status, _)| status)
+    };
+    for _ in 0..10 {
+        assert_eq!(ask("/bob", "alice", "open sesame"), [403; 3]);
+    }
+    assert!(app.requests().is_empty(), "nothing of it reached the application");
+    // A wrong password is none, and so is one of a user that the file does not have.
+    assert_eq!((ask("/bob", "alice", "wrong"), ask("/bob", "zoe", "пароль")), ([401; 3], [401; 3]));
+    assert_eq!((ask("/bob", "bob", "пароль"), ask("/a", "alice", "open sesame")), ([200; 3], [200; 3]));
+    let counted = ["admitted", "forbidden", "refused", "throttled"].map(|name| result(&gateway, name));
+    assert_eq!(counted, [6.0, 30.0, 6.0, 0.0]);
+    let refused = |line: &&str| line.contains("\"status\":403");
+    let says = |line: &str| line.contains("\"user\":\"alice\"") && line.contains("\"denied\":\"basic_auth\"");
+    assert!(eventually(|| site.log().lines().filter(refused).count() == 30), "{}", site.log());
+    assert!(site.log().lines().filter(refused).all(says), "{}", site.log());
+}
+
 /// The challenge is as RFC 7617 has it, and the connection is kept: browsers send the password on it.
 #[test]
 fn the_challenge_names_the_realm() {

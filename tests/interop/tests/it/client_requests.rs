@@ -144,7 +144,7 @@ fn limits_of_routes_count_by_client_and_by_header() {
     let gate = Gate::default();
     let app = gate.backend();
     let rest = format!(
-        "[[concurrency_limit]]\nname = \"few\"\nmax_requests = 2\n\
+        "[[concurrency_limit]]\nname = \"few\"\nmax_requests = 2\nexempt = \"192.0.2.7\"\n\
          [[concurrency_limit]]\nname = \"keys\"\nmax_requests = 1\nkey = \"header:X-Key\"\n\
          [[host]]\nnames = [\"*\"]\nto = {url:?}\n\
          [[host.route]]\npath = \"/held\"\nto = {url:?}\nconcurrency_limit = \"few\"\n\
@@ -168,6 +168,10 @@ fn limits_of_routes_count_by_client_and_by_header() {
     let held = [hold("/held", here), hold("/held", here)];
     assert!(eventually(|| app.requests().len() == 2), "two are under way");
     assert_eq!(status("192.0.2.1", "/also", &[]), [429; 3]);
+    // The limit does not count this client.
+    let exempt = [(); 3].map(|()| hold("/held", "X-Forwarded-For: 192.0.2.7\r\n"));
+    assert!(eventually(|| app.requests().len() == 5), "three more are under way");
+    assert_eq!(status("192.0.2.7", "/also", &[]), [200; 3]);
     assert_eq!(status("192.0.2.1", "/", &[]), [200; 3]);
     assert_eq!(status("192.0.2.2", "/also", &[]), [200; 3]);
     let before = app.requests().len();
@@ -182,7 +186,7 @@ fn limits_of_routes_count_by_client_and_by_header() {
     // Another key, and none.
     assert_eq!(status("192.0.2.9", "/keyed", &[("x-key", "b")]), [200; 3]);
     assert_eq!(status("192.0.2.9", "/keyed", &[]), [200; 3]);
-    for mut wire in held.into_iter().chain([keyed]) {
+    for mut wire in held.into_iter().chain(exempt).chain([keyed]) {
         assert_eq!(wire.response("GET").expect("a response").status(), 200);
     }
     assert!(eventually(|| gateway.metric("sealane_requests_active") == Some(0.0)));

@@ -111,6 +111,30 @@ fn a_request_with_many_values_is_refused() {
     }
 }
 
+/// Over every version, a limit does not count the clients in its lists; a trusted proxy says who the client is.
+#[test]
+fn exempt_clients_are_not_counted() {
+    let site = Site::new();
+    let list = site.file("offices.txt", "# offices\n203.0.113.7\n");
+    let top = format!(
+        "[[rate_limit]]\nname = \"few\"\nrate = \"1/h\"\nburst = 3\nexempt = \"192.0.2.0/24\"\nexempt_file = {list:?}\n"
+    );
+    let rest = "[[host]]\nnames = [\"*\"]\nrate_limit = \"few\"\nrespond = { body = \"hello\" }\n";
+    let both = "trusted_proxies = \"127.0.0.1\"";
+    let (gateway, plain) = Listening { top: &top, both, rest, ..Listening::default() }.start(&site);
+    let mut every = Everywhere::new(&gateway, plain);
+    let mut ask = |client: &str| {
+        let fields = [("x-forwarded-for", client)];
+        every.ask(Asked { target: "/", fields: &fields, ..Asked::default() }).map(|(status, _)| status)
+    };
+    for _ in 0..5 {
+        assert_eq!((ask("192.0.2.9"), ask("203.0.113.7")), ([200; 3], [200; 3]));
+    }
+    assert_eq!((ask("198.51.100.1"), ask("198.51.100.1")), ([200; 3], [429; 3]));
+    assert_eq!(ask("192.0.2.9"), [200; 3]);
+    assert_eq!(gateway.metric_with("sealane_rate_limited_total", "what=\"request\""), Some(3.0));
+}
+
 #[test]
 fn requests_by_the_name_in_the_hello() {
     let site = Site::new();

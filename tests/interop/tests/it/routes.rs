@@ -879,3 +879,41 @@ fn a_redirect_to_an_empty_rest_is_one_to_the_root() {
         }
     }
 }
+
+/// The bytes of the file as they are, with the type that the end of its name stands for. `check` reads the file, too.
+#[test]
+fn a_response_has_its_body_from_a_file() {
+    let site = Site::new();
+    let page = site.file("gone.html", "<p>gone</p>\n\n");
+    let (json, text) = (site.file("a.json", "{}\n"), site.file("a.txt", ""));
+    let rest = format!(
+        "[[host]]\nnames = [\"*\"]\nrespond = {{ status = 410, file = {page:?} }}\n\
+         [[host.route]]\npath = \"/json\"\nrespond = {{ file = {json:?} }}\n\
+         [[host.route]]\npath = \"/empty\"\nrespond = {{ status = 503, file = {text:?} }}\n\
+         [[host.route]]\npath = \"/typed\"\nrespond = {{ file = {json:?}, content_type = \"text/x\" }}\n"
+    );
+    let (gateway, plain) = listening(&rest).start(&site);
+    let mut every = Everywhere::new(&gateway, plain);
+    for (target, status, kind, body) in [
+        ("/", 410, "text/html; charset=utf-8", "<p>gone</p>\n\n"),
+        ("/json", 200, "application/json", "{}\n"),
+        ("/typed", 200, "text/x", "{}\n"),
+    ] {
+        for answer in every.answers(Asked { target, ..Asked::default() }) {
+            let said = (answer.status, answer.field("content-type"), answer.body.as_str());
+            assert_eq!(said, (status, Some(kind), body), "{target}");
+        }
+    }
+    assert_eq!(every.get("/empty"), [(); 3].map(|()| (503, String::new())));
+    let host = |respond: &str| format!("[[host]]\nnames = [\"*\"]\nrespond = {{ {respond} }}\n");
+    let large = site.file("large.html", "x".repeat((64 << 10) + 1));
+    for (respond, says) in [
+        (format!("body = \"x\", file = {page:?}"), "\"body\" and \"file\" exclude each other"),
+        (format!("status = 204, file = {page:?}"), "a response with status 204 must not have a body"),
+        ("file = \"none.html\"".to_owned(), "cannot read the body"),
+        (format!("file = {large:?}"), "has more than 64 KiB"),
+    ] {
+        let said = check(&site, &host(&respond));
+        assert!(said.contains(says), "{respond}: {said}");
+    }
+}

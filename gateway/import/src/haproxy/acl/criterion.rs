@@ -1,6 +1,6 @@
 //! A criterion: the fetch of a sample, its converters, the kind of match, flags and values.
 
-use super::{Counter, Files, HostTexts, Test, Users};
+use super::{Counter, Files, HostSample, HostTexts, Test, Users};
 use crate::addresses::{AddressList, AddressSet, Certificate};
 use crate::haproxy::variables::SAVED;
 use crate::nginx::is_name;
@@ -16,6 +16,8 @@ struct Criterion<'w> {
     any_case: bool,
     /// The converter `lower`.
     lower: bool,
+    /// It is the request's host without the port.
+    bare: bool,
     /// `-m`; empty where there is none.
     matching: &'w str,
     values: Vec<&'w str>,
@@ -25,10 +27,14 @@ struct Criterion<'w> {
 
 /// Takes a criterion apart; `None` where a converter, a flag or a parenthesis is not known.
 fn criterion(words: &[String]) -> Option<Criterion<'_>> {
-    let (fetch, lower) = match words.first()?.strip_suffix(",lower") {
-        Some(fetch) => (fetch, true),
-        None => (words.first()?.as_str(), false),
+    let first = words.first()?;
+    let host = HostSample::of(first);
+    let (fetch, lower) = match (host, first.strip_suffix(",lower")) {
+        (Some(host), _) => (&first[..=first.find(')')?], host.lower),
+        (None, Some(fetch)) => (fetch, true),
+        (None, None) => (first.as_str(), false),
     };
+    let bare = host.is_some_and(|host| host.bare);
     let (name, argument) = match fetch.split_once('(') {
         Some((name, rest)) => (name, rest.strip_suffix(')')?),
         None => (fetch, ""),
@@ -37,8 +43,8 @@ fn criterion(words: &[String]) -> Option<Criterion<'_>> {
     if name.contains([',', ')']) || argument.contains(['(', ')']) {
         return None;
     }
-    let mut out =
-        Criterion { name, argument, any_case: lower, lower, matching: "", values: Vec::new(), files: Vec::new() };
+    let (values, files) = (Vec::new(), Vec::new());
+    let mut out = Criterion { name, argument, any_case: lower, lower, bare, matching: "", values, files };
     let mut i = 1;
     let mut flags = true;
     while i < words.len() {
@@ -78,6 +84,14 @@ pub(super) fn read(words: &[String], files: Files, remarks: &mut Vec<String>) ->
     let listed: Vec<Vec<String>> = c.files.iter().map(|f| files.entries(f)).collect::<Option<_>>()?;
     let values: Vec<&str> = c.values.iter().copied().chain(listed.iter().flatten().map(String::as_str)).collect();
     let values = values.as_slice();
+    if values.is_empty() && !c.files.is_empty() && c.matching != "found" {
+        let files: Vec<String> = c.files.iter().map(|f| files.path(f)).collect();
+        remarks.push(format!(
+            "{} has no entry, so this condition does not hold for any request. The import does not translate entries that you add later",
+            files.join(" and ")
+        ));
+        return Some(Test::Always(false));
+    }
     // A value in capitals is never equal to one in small letters.
     if c.lower && values.iter().any(|v| v.bytes().any(|b| b.is_ascii_uppercase())) {
         return None;
@@ -225,8 +239,16 @@ fn value(c: &Criterion, of: OfValue, matching: &str, values: &[&str], remarks: &
         if let Some(names) = names(values, kind) {
             return Some(Test::Host(names));
         }
-        if let Some(texts) = HostTexts::of(values, kind) {
+        // A condition on `Host` compares the port, too.
+        let fits = |texts: &HostTexts| !c.bare || texts.stand == Stand::Begin;
+        if let Some(texts) = HostTexts::of(values, kind).filter(fits) {
             return Some(Test::HostTexts(texts));
+        }
+        if c.bare {
+            return None;
+        }
+        if let Some(test) = with_ports(values, c.any_case).filter(|_| kind == "str") {
+            return Some(test);
         }
     }
     if !is_name(c.argument) {
@@ -323,6 +345,31 @@ fn names(values: &[&str], matching: &str) -> Option<Vec<String>> {
         }
     }
     (!out.is_empty()).then_some(out)
+}
+
+/// Names of hosts of which some have ports: `a.example a.example:443`.
+fn with_ports(values: &[&str], any_case: bool) -> Option<Test> {
+    let of_port = |value: &str| {
+        let (name, port) = value.rsplit_once(':')?;
+        (!port.is_empty() && port.bytes().all(|b| b.is_ascii_digit())).then(|| name.to_owned())
+    };
+    let (mut plain, mut others) = (Vec::new(), Vec::new());
+    for value in values {
+        match of_port(value) {
+            Some(name) => others.extend(names(&[name.as_str()], "str")?),
+            None => plain.extend(names(&[*value], "str")?),
+        }
+    }
+    // Names of Sealane are for all ports.
+    if others.iter().all(|name| plain.contains(name)) {
+        return (!plain.is_empty()).then_some(Test::Host(plain));
+    }
+    let rule = match values {
+        [one] if !any_case => values::equal(one),
+        _ => values::matching(&values::texts(values, Stand::Whole, any_case, false)?),
+    };
+    plain.append(&mut others);
+    Some(Test::HostPorts { names: plain, rule })
 }
 
 /// An expression for the path. `of`: what a value is in it; `end`: what follows.

@@ -6,9 +6,45 @@
 use crate::output::Entry;
 use crate::patterns;
 use crate::values::{self, Stand};
+use std::collections::BTreeSet;
 
 /// Most classes of a wildcard.
 const MAX_CLASSES: usize = 64;
+
+/// What converters do with a sample of the request's host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::haproxy) struct HostSample {
+    /// It is in lower case.
+    pub lower: bool,
+    /// It is without the port.
+    pub bare: bool,
+}
+
+impl HostSample {
+    /// Reads a sample such as `req.hdr(host),field(1,:),lower`. `None`: it is another sample, or a converter is not known.
+    pub fn of(text: &str) -> Option<Self> {
+        let fetch = text.strip_prefix("req.").unwrap_or(text);
+        let inner = fetch.strip_prefix("hdr(").or_else(|| fetch.strip_prefix("fhdr("))?;
+        let (argument, mut rest) = inner.split_once(')')?;
+        // A request has one host.
+        if !matches!(argument.to_ascii_lowercase().as_str(), "host" | "host,1" | "host,-1") {
+            return None;
+        }
+        let mut out = Self::default();
+        while !rest.is_empty() {
+            let behind = |converter: &str| {
+                let behind = rest.strip_prefix(',')?.strip_prefix(converter)?;
+                (behind.is_empty() || behind.starts_with(',')).then_some(behind)
+            };
+            if let Some(behind) = behind("lower") {
+                (out.lower, rest) = (true, behind);
+            } else {
+                (out.bare, rest) = (true, behind("field(1,:)").or_else(|| behind("host_only"))?);
+            }
+        }
+        Some(out)
+    }
+}
 
 /// A test of a part of the request's host, with several texts of which one must be there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +93,7 @@ impl HostTexts {
                 (Stand::Begin, false) => vec![text.clone()],
                 (Stand::End, false) => vec![text.clone(), format!("**.{text}")],
                 (Stand::End, true) => vec![format!("**{text}")],
+                (Stand::Domain, _) => vec![text.clone(), format!("**.{text}")],
                 _ => Vec::new(),
             }
         };
@@ -70,9 +107,16 @@ impl HostTexts {
             let suffix = suffix.trim_start_matches('*');
             match self.stand {
                 Stand::End if suffix.ends_with(text.as_str()) => Some(true),
+                Stand::Domain if is_there(suffix, Stand::Domain, text) => Some(true),
                 _ if class.undivided => None,
                 Stand::Begin => Some(class.begins.as_ref().is_some_and(|b| b.starts_with(text.as_str()))),
                 Stand::End => Some(class.ends.as_ref().is_some_and(|e| e.ends_with(text.as_str()))),
+                Stand::Domain if is_whole(text) => match &class.inside {
+                    Some(inside) if is_there(inside, Stand::Domain, text) => Some(true),
+                    // A name may have several of the texts.
+                    Some(_) => None,
+                    None => Some(false),
+                },
                 _ => None,
             }
         });
@@ -110,6 +154,8 @@ fn is_there(name: &str, stand: Stand, text: &str) -> bool {
 pub(in crate::haproxy) struct HostClass {
     begins: Option<String>,
     ends: Option<String>,
+    /// A whole name, and further labels behind it.
+    inside: Option<String>,
     /// The names are not divided: each test is a condition on `Host`.
     undivided: bool,
 }
@@ -131,18 +177,26 @@ pub(in crate::haproxy) fn classes(name: &str, tests: &[&HostTexts]) -> Option<Ve
         out.dedup();
         out.into_iter().cloned().map(Some).chain([None]).collect::<Vec<Option<String>>>()
     };
+    // A whole name at the end of a name has a host of its own, too.
+    let domains = tests.iter().filter(|t| t.stand == Stand::Domain).flat_map(|t| &t.texts);
+    let domains: BTreeSet<&String> = domains.filter(|t| is_whole(t) && !is_there(suffix, Stand::Domain, t)).collect();
+    let insides: Vec<Option<String>> = domains.into_iter().cloned().map(Some).chain([None]).collect();
     let (begins, ends) = (of(Stand::Begin), of(Stand::End));
-    if begins.len() * ends.len() > MAX_CLASSES {
+    if begins.len() * ends.len() * insides.len() > MAX_CLASSES {
         return None;
     }
-    let with = |begins: &Option<String>, ends: &Option<String>| HostClass {
-        begins: begins.clone(),
-        ends: ends.clone(),
-        undivided: false,
-    };
-    // Those with both come before those with one.
-    let mut out: Vec<HostClass> = begins.iter().flat_map(|b| ends.iter().map(move |e| with(b, e))).collect();
-    out.sort_by_key(|c| std::cmp::Reverse(usize::from(c.begins.is_some()) + usize::from(c.ends.is_some())));
+    let mut out: Vec<HostClass> = Vec::new();
+    for begins in &begins {
+        for ends in &ends {
+            for inside in &insides {
+                let (begins, ends, inside) = (begins.clone(), ends.clone(), inside.clone());
+                out.push(HostClass { begins, ends, inside, undivided: false });
+            }
+        }
+    }
+    // Those with several texts come before those with one.
+    let texts = |c: &HostClass| [&c.begins, &c.ends, &c.inside].into_iter().flatten().count();
+    out.sort_by_key(|c| std::cmp::Reverse(texts(c)));
     Some(out)
 }
 
@@ -152,11 +206,11 @@ impl HostClass {
         Self { undivided: true, ..Self::default() }
     }
 
-    /// Whether it has only names that a whole name is a part of, such as `xexample.com` of `hdr_end(host) example.com`: the whole
-    /// name, for which the rule is meant, has a host of its own.
+    /// Whether it has only names that a whole name is a part of, such as `xexample.com` of `hdr_end(host) example.com`, or
+    /// `example.com.x` of `hdr_dom(host) example.com`: the whole name, for which the rule is meant, has a host of its own.
     pub fn is_odd(&self) -> bool {
         let whole = |t: &Option<String>| t.as_ref().is_some_and(|t| is_whole(t));
-        whole(&self.begins) || whole(&self.ends)
+        whole(&self.begins) || whole(&self.ends) || self.inside.is_some()
     }
 
     /// Whether it has all names of another class.
@@ -168,10 +222,14 @@ impl HostClass {
         };
         part(&self.begins, &other.begins, |long, short| long.starts_with(short))
             && part(&self.ends, &other.ends, |long, short| long.ends_with(short))
+            && part(&self.inside, &other.inside, |long, short| is_there(long, Stand::Domain, short))
     }
 
     /// One of its names, to be shown.
     pub fn sample(&self) -> String {
+        if let Some(inside) = &self.inside {
+            return format!("{inside}.…");
+        }
         match (&self.begins, &self.ends) {
             (Some(begins), Some(ends)) => format!("{begins}…{ends}"),
             (Some(begins), None) => format!("{begins}…"),
@@ -183,6 +241,9 @@ impl HostClass {
     /// The condition on `Host`, in TOML; none for the default.
     fn rule(&self) -> Option<String> {
         let literal = |text: &String| patterns::literal(text);
+        if let Some(inside) = &self.inside {
+            return Some(values::matching(&format!("(?i)(?:^|\\.){}\\.", literal(inside))));
+        }
         let text = match (&self.begins, &self.ends) {
             (None, None) => return None,
             (Some(begins), None) => format!("(?i)^{}", literal(begins)),
@@ -200,6 +261,9 @@ impl HostClass {
 
     /// Entries for the names of the class. `None`: they have another condition on `Host`.
     pub fn limit(&self, entries: Vec<Entry>) -> Option<Vec<Entry>> {
+        if self.inside.is_some() && (self.begins.is_some() || self.ends.is_some()) {
+            return None;
+        }
         let Some(rule) = self.rule() else { return Some(entries) };
         let limited = |mut entry: Entry| {
             let there = entry.route.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host"));
@@ -216,6 +280,28 @@ mod tests {
 
     fn test(kind: &str, values: &[&str]) -> HostTexts {
         HostTexts::of(values, kind).unwrap()
+    }
+
+    #[test]
+    fn samples_of_the_host_are_read() {
+        let is = |lower, bare| Some(HostSample { lower, bare });
+        for (text, wanted) in [
+            ("hdr(host)", is(false, false)),
+            ("req.fhdr(Host),lower", is(true, false)),
+            ("req.hdr(host,1),field(1,:)", is(false, true)),
+            ("req.hdr(host),field(1,:),lower", is(true, true)),
+            ("hdr(Host),lower,host_only", is(true, true)),
+            ("hdr(host),field(2,:)", None),
+            ("hdr(host),lowerx", None),
+            ("hdr(host),lower,", None),
+            ("hdr(host,2)", None),
+            ("hdr(x-host),lower", None),
+            ("hdr_beg(host)", None),
+            ("res.hdr(host)", None),
+            ("hdr(host", None),
+        ] {
+            assert_eq!(HostSample::of(text), wanted, "{text}");
+        }
     }
 
     #[test]
@@ -261,12 +347,30 @@ mod tests {
     }
 
     #[test]
+    fn a_whole_name_within_others_is_a_class() {
+        let (shop, other) = (test("dom", &["shop.a.example"]), test("dom", &["b.example"]));
+        let found = classes("*", &[&shop, &other]).unwrap();
+        let samples: Vec<String> = found.iter().map(HostClass::sample).collect();
+        assert_eq!(samples, ["b.example.…", "shop.a.example.…", "other names"]);
+        assert_eq!(found.iter().map(HostClass::is_odd).collect::<Vec<_>>(), [true, true, false]);
+        let holds = |name: &str| found.iter().map(|c| shop.holds(name, c)).collect::<Vec<_>>();
+        assert_eq!(holds("*"), [None, Some(true), Some(false)]);
+        assert_eq!(holds("**.shop.a.example"), [Some(true); 3]);
+        assert_eq!(holds("x.shop.a.example"), [Some(true); 3]);
+        assert_eq!(holds("a.example"), [Some(false); 3]);
+        assert_eq!(shop.holds("*", &HostClass::undivided()), None);
+        // The names of the host have it.
+        assert_eq!(classes("**.shop.a.example", &[&shop]).unwrap(), [HostClass::default()]);
+    }
+
+    #[test]
     fn tests_name_hosts() {
         let names = |kind: &str, text: &str| test(kind, &[text]).names().collect::<Vec<_>>();
         assert_eq!(names("beg", "api.a.example"), ["api.a.example"]);
         assert_eq!(names("end", "a.example"), ["a.example", "**.a.example"]);
         assert_eq!(names("end", ".a.example"), ["**.a.example"]);
-        for (kind, text) in [("beg", "api."), ("end", "example"), ("sub", "a.example"), ("dom", "a.example")] {
+        assert_eq!(names("dom", "a.example"), ["a.example", "**.a.example"]);
+        for (kind, text) in [("beg", "api."), ("end", "example"), ("sub", "a.example"), ("dom", "a")] {
             assert_eq!(names(kind, text), Vec::<String>::new(), "{kind} {text}");
         }
     }
@@ -276,6 +380,7 @@ mod tests {
         let class = |begins: Option<&str>, ends: Option<&str>| HostClass {
             begins: begins.map(str::to_owned),
             ends: ends.map(str::to_owned),
+            inside: None,
             undivided: false,
         };
         assert_eq!(class(Some("www."), None).rule().as_deref(), Some(r"{ regex = '(?i)^www\.' }"));
@@ -283,5 +388,10 @@ mod tests {
         let both = class(Some("api."), Some("i.example")).rule().unwrap();
         assert_eq!(both, r"{ regex = '(?i)^(?:api\..*i\.example|api\.example)$' }");
         assert_eq!(HostClass::default().rule(), None);
+        let inside = HostClass { inside: Some("a.b".to_owned()), ..HostClass::default() };
+        assert_eq!(inside.rule().as_deref(), Some(r"{ regex = '(?i)(?:^|\.)a\.b\.' }"));
+        // No expression has both.
+        let begins = Some("www.".to_owned());
+        assert!(HostClass { begins, ..inside }.limit(Vec::new()).is_none());
     }
 }

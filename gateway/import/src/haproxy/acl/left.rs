@@ -68,6 +68,11 @@ fn verdict(test: &Test, atom: &Atom) -> Verdict {
             Some(holds) => Verdict::Known(holds),
             None => Verdict::Header("host".to_owned(), texts.rule.clone()),
         },
+        Test::HostPorts { names, rule } => match names.iter().any(|n| n == atom.host) {
+            true => Verdict::Header("host".to_owned(), rule.clone()),
+            // Each of the names has a host of its own.
+            false => Verdict::Known(false),
+        },
         Test::ServerName(names) => Verdict::Known(atom.tls && is_host(names)),
         Test::Path(tests) => match atom.path {
             Some(path) => Verdict::Known(paths::any(tests, path)),
@@ -102,6 +107,7 @@ impl Test {
             self,
             Self::Host(_)
                 | Self::HostTexts(_)
+                | Self::HostPorts { .. }
                 | Self::Path(_)
                 | Self::Expression(_)
                 | Self::Method(_)
@@ -118,7 +124,10 @@ pub(in crate::haproxy) enum Left {
     Always,
     /// One of these: methods and headers.
     Routes(Vec<Match>),
-    Rate(Counter, u32),
+    /// Requests above a rate, of these clients (`None`: of all).
+    Rate(Counter, u32, Option<Clients>),
+    /// The same, if they meet this condition.
+    RateOf(Box<Match>, Counter, u32, Option<Clients>),
     /// Chance: this many of so many requests.
     Share(u32, u32),
     /// Requests with more bytes in their bodies.
@@ -136,6 +145,12 @@ pub(in crate::haproxy) enum Left {
     Unknown,
 }
 
+impl Left {
+    fn is_rate(&self) -> bool {
+        matches!(self, Self::Rate(..) | Self::RateOf(..))
+    }
+}
+
 impl Condition {
     /// The tests in it.
     pub fn tests(&self) -> impl Iterator<Item = &Test> {
@@ -148,11 +163,11 @@ impl Condition {
     }
 
     /// Whether it compares a header that has been changed.
-    pub fn compares(&self, is_changed: impl Fn(&str) -> bool) -> bool {
+    pub fn compares(&self, mut is_changed: impl FnMut(&str) -> bool) -> bool {
         self.written().any(|test| match test {
             Test::Header(name, _) if name.starts_with(COOKIE) => is_changed("cookie"),
             Test::Header(name, _) => is_changed(name),
-            Test::Host(_) | Test::HostTexts(_) => is_changed("host"),
+            Test::Host(_) | Test::HostTexts(_) | Test::HostPorts { .. } => is_changed("host"),
             _ => false,
         })
     }
@@ -172,6 +187,21 @@ impl Condition {
         self.0.iter().flatten().filter_map(one).reduce(|a, b| a && b)
     }
 
+    /// The same for requests with the password of one of these users.
+    pub fn of_users(&self, users: &Users) -> Self {
+        let granted = |test: &Test| match test {
+            Test::Users(wide) if wide.includes(users) => Test::Always(true),
+            test => test.clone(),
+        };
+        let one = |(negated, tests): &(bool, Vec<Test>)| (*negated, tests.iter().map(granted).collect());
+        Self(self.0.iter().map(|all| all.iter().map(one).collect()).collect())
+    }
+
+    /// Whether it compares the path.
+    pub fn compares_path(&self) -> bool {
+        self.tests().any(|test| matches!(test, Test::Path(_) | Test::Expression(_)))
+    }
+
     /// Whether it needs something of the request that HAProxy does not know any more when the response comes.
     pub fn needs_request(&self) -> bool {
         self.written().any(Test::is_of_request)
@@ -187,7 +217,7 @@ impl Condition {
         self.tests()
             .map(|t| match t {
                 Test::Path(tests) => tests.len(),
-                Test::Host(names) | Test::ServerName(names) => names.len(),
+                Test::Host(names) | Test::ServerName(names) | Test::HostPorts { names, .. } => names.len(),
                 Test::HostTexts(texts) => texts.cost(),
                 Test::Source(list) => list.set.ranges(),
                 _ => 1,
@@ -217,6 +247,10 @@ impl Condition {
                 },
                 Left::NoCertificate(mut more) => certificates.append(&mut more),
                 Left::Access => worst = Some(Left::Access),
+                // Each is a limit of its own.
+                rate if rate.is_rate() && worst.as_ref().is_some_and(|there| there.is_rate() && *there != rate) => {
+                    worst = Some(Left::Access);
+                }
                 other => worst = worst.or(Some(other)),
             }
         }
@@ -228,8 +262,8 @@ impl Condition {
         let of_client = clients.is_some() || !some.is_empty();
         match (worst, routes.is_empty()) {
             // A rate, or else something that can be said: not both in one limit. So it is with passwords.
-            (Some(Left::Rate(..)), false) => Left::Access,
-            (Some(Left::Rate(..)), _) if of_client => Left::Access,
+            (Some(Left::Rate(..) | Left::RateOf(..)), false) => Left::Access,
+            (Some(Left::Rate(..) | Left::RateOf(..)), _) if of_client => Left::Access,
             (Some(Left::NoUser(_)), _) if self.0.len() > 1 => Left::Access,
             (Some(Left::Share(..) | Left::Body(_)), _) if self.0.len() > 1 => Left::Unknown,
             (Some(worst), _) => worst,
@@ -331,7 +365,10 @@ fn term(all: &All, atom: &Atom) -> Left {
     }
     match (worst, rate, clients, certificate) {
         (Some(worst), ..) => worst,
-        (None, Some((counter, n)), None, None) if plain => Left::Rate(counter, n),
+        (None, Some((counter, n)), clients, None) if plain => Left::Rate(counter, n, clients),
+        (None, Some((counter, n)), clients, None) => {
+            Left::RateOf(Box::new(Match { methods, headers, pattern }), counter, n, clients)
+        }
         (None, None, Some(clients), None) if plain => Left::Clients(clients),
         (None, None, None, Some(certificate)) if plain => Left::NoCertificate(vec![certificate]),
         (None, None, None, None) if plain => Left::Always,

@@ -185,9 +185,9 @@ fn connection_rate<'l>(
     let table = match (name, argument) {
         ("src_conn_rate", "") => own,
         ("src_conn_rate", table) => table,
-        ("sc_conn_rate", number) => tracked(number.parse().ok()?, proxy)?.after("table").unwrap_or(own),
+        ("sc_conn_rate", number) => tracked(number.parse().ok()?, proxy, false)?.after("table").unwrap_or(own),
         ("sc0_conn_rate" | "sc1_conn_rate" | "sc2_conn_rate", "") => {
-            tracked(name[2..3].parse().ok()?, proxy)?.after("table").unwrap_or(own)
+            tracked(name[2..3].parse().ok()?, proxy, false)?.after("table").unwrap_or(own)
         }
         _ => return None,
     };
@@ -243,18 +243,21 @@ fn is_conn_cur(fetch: &str, proxy: &Proxy) -> bool {
             _ => return false,
         },
     };
-    counter.parse().is_ok_and(|n| tracked(n, proxy).is_some())
+    counter.parse().is_ok_and(|n| tracked(n, proxy, false).is_some())
 }
 
-/// The line that counts clients' addresses with a counter, where it is the only one of this number, and counts all of them.
-pub(super) fn tracked<'l>(counter: u8, proxy: &Proxy<'l>) -> Option<&'l Line> {
+/// The line that counts clients' addresses with a counter, where it is the only one of this number. `some`: a rule on requests may count
+/// only some of them, as `rules` has decided; else it counts all.
+pub(super) fn tracked<'l>(counter: u8, proxy: &Proxy<'l>, some: bool) -> Option<&'l Line> {
     let name = format!("track-sc{counter}");
     let mut found = proxy.all().filter(|l| {
         l.word(0) == "http-request" && l.word(1) == name || l.word(0) == "tcp-request" && l.word(2) == name
     });
     let line = found.next()?;
     let at = if line.word(0) == "http-request" { 2 } else { 3 };
-    let plain = match line.from(at) {
+    let words = line.from(at);
+    let end = words.iter().position(|w| w == "if" || w == "unless").filter(|_| some && at == 2);
+    let plain = match &words[..end.unwrap_or(words.len())] {
         [src] => src == "src",
         [src, table, _] => src == "src" && table == "table",
         _ => false,

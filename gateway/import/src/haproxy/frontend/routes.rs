@@ -2,10 +2,11 @@
 
 use super::Shared;
 use super::connections::{rate_of, tracked};
+use crate::addresses::{AddressList, Clients};
 use crate::haproxy::acl::Match;
 use crate::haproxy::parser::Proxy;
 use crate::haproxy::rules::{Exception, Limit, Outcome as Applied, Share};
-use crate::output::{Action, Edits, Entry, Methods, Output, Path, Route, Settings, Split, in_order, quoted};
+use crate::output::{Action, Edits, Entry, Methods, Output, Path, Route, Settings, Split, in_order, list, quoted};
 use crate::report::{Place, Report};
 use crate::units::shown_size;
 
@@ -81,7 +82,8 @@ pub(super) fn routes_of(
     let mut main = Route::new(path.clone(), action, &origin);
     main.pages = pages(&main.action, applied.backend.as_ref());
     main.compression = compression(&main.action, applied.backend.as_ref());
-    (main.access, main.basic_auth) = (applied.access, applied.basic_auth);
+    main.basic_auth = shared.basic_auth(applied.basic_auth, applied.users.as_ref());
+    main.access = applied.access;
     if main.action.passes() {
         main.request = applied.request;
         main.rewrite = applied.rewrite.filter(|_| matches!(path, Path::Below(_)));
@@ -92,7 +94,9 @@ pub(super) fn routes_of(
         responses(passed, (applied.response, applied.hsts), (applied.after, applied.after_hsts));
     let body = |limit: Option<(u64, Place)>| limit.map(|(n, place)| (shown_size(n), place));
     main.max_body = body(applied.max_body);
-    let mut entries = Vec::new();
+    let mut entries: Vec<Entry> = Vec::new();
+    // Limits of single entries.
+    let mut own: Vec<(usize, Limit)> = Vec::new();
     for Exception { only: Match { methods, headers, pattern }, then, place } in applied.exceptions {
         if tcp {
             // Bytes have neither.
@@ -107,7 +111,8 @@ pub(super) fn routes_of(
         other.pages = pages(&other.action, then.backend.as_ref());
         other.compression = compression(&other.action, then.backend.as_ref());
         (other.headers, other.pattern) = (headers, pattern);
-        (other.access, other.basic_auth) = (then.access, then.basic_auth);
+        other.basic_auth = shared.basic_auth(then.basic_auth, then.users.as_ref());
+        other.access = then.access;
         if other.action.passes() {
             other.request = then.request;
             other.rewrite = then.rewrite.filter(|_| matches!(path, Path::Below(_)));
@@ -116,32 +121,29 @@ pub(super) fn routes_of(
         let passed = other.action.passes();
         (other.response, other.hsts) = responses(passed, (then.response, then.hsts), (then.after, then.after_hsts));
         other.max_body = body(then.max_body);
-        let of_backend = |limit: &Limit| !applied.rates.iter().any(|there| there.id == limit.id);
-        for Limit { id, .. } in then.rates.into_iter().filter(of_backend) {
-            report.decide(id, "a limit of a backend is not translated where the backend is chosen by method or header; write a [[rate_limit]]");
+        let of_others = |limit: &Limit| !applied.rates.iter().any(|there| there.id == limit.id);
+        for limit in then.rates.into_iter().filter(of_others) {
+            match limit.section == proxy.section.id {
+                true => own.push((entries.len(), limit)),
+                false => report.decide(
+                    limit.id,
+                    "a limit of a backend is not translated where the backend is chosen by method or header; write a [[rate_limit]]",
+                ),
+            }
         }
         entries.push(Entry { methods, route: other });
     }
+    for (at, limit) in own {
+        let limit = limited(&limit, proxy, shared, out, report);
+        if let Some(entry) = entries.get_mut(at) {
+            entry.route.rate_limits.extend(limit);
+        }
+    }
     for limit in applied.rates {
-        // A limit holds for all requests of the path, and is the frontend's.
-        let found =
-            (limit.section == proxy.section.id).then(|| rate_limit(&limit, proxy, shared, out, report)).flatten();
-        match found {
-            Some(name) => {
-                report.differs(limit.id, "rate_limit: 429 with Retry-After, counted by client address");
-                if limit.partial {
-                    report.differs(
-                        limit.id,
-                        "the stick table counts all requests of the frontend, and Sealane counts only the requests that this rule can \
-                         refuse: a client can send this many requests to them, and further requests to other sites and paths. To limit \
-                         all requests of a client together, write rate_limit in all hosts",
-                    );
-                }
-                entries.iter_mut().for_each(|e| e.route.rate_limits.push((name.clone(), limit.place.clone())));
-                main.rate_limits.push((name, limit.place));
-            }
-            None => report
-                .decide(limit.id, "the import does not understand what this counter counts: write a [[rate_limit]]"),
+        // A limit holds for all requests of the path.
+        if let Some(limit) = limited(&limit, proxy, shared, out, report) {
+            entries.iter_mut().for_each(|e| e.route.rate_limits.push(limit.clone()));
+            main.rate_limits.push(limit);
         }
     }
     entries.push(Entry { methods: Methods::Any, route: main });
@@ -217,29 +219,74 @@ fn responses(passed: bool, of_servers: Changes, of_all: Changes) -> Changes {
     (edits, of_all.1.or(hsts))
 }
 
+/// The limit of a rule of the frontend: its name, and the rule's place.
+fn limited(
+    limit: &Limit,
+    proxy: &Proxy,
+    shared: &Shared,
+    out: &mut Output,
+    report: &mut Report,
+) -> Option<(String, Place)> {
+    let found = (limit.section == proxy.section.id).then(|| rate_limit(limit, proxy, shared, out, report)).flatten();
+    let Some(name) = found else {
+        report.decide(limit.id, "the import does not understand what this counter counts: write a [[rate_limit]]");
+        return None;
+    };
+    report.differs(limit.id, "rate_limit: 429 with Retry-After, counted by client address");
+    if limit.partial {
+        report.differs(
+            limit.id,
+            "the stick table counts all requests of the frontend, and Sealane counts only the requests that this rule can \
+             refuse: a client can send this many requests to them, and further requests to other sites and paths. To limit \
+             all requests of a client together, write rate_limit in all hosts",
+        );
+    }
+    Some((name, limit.place.clone()))
+}
+
 /// The `[[rate_limit]]` of a frontend's stick table.
 fn rate_limit(limit: &Limit, proxy: &Proxy, shared: &Shared, out: &mut Output, report: &mut Report) -> Option<String> {
     let n = limit.requests;
     // The table is the proxy's own, or the one that the rule which counts names. It counts before the limit is looked at.
-    let track = tracked(limit.counter.0, proxy)?;
+    let track = tracked(limit.counter.0, proxy, true)?;
     if track.word(0) == "http-request" && track.id >= limit.id {
         return None;
     }
     let table = track.after("table").unwrap_or(&proxy.section.name).to_owned();
     let line = *shared.tables.get(&table)?;
     let rate = rate_of(line, "http_req_rate", n)?;
-    let name = format!("{table}-{n}");
+    let exempt: AddressList = match &limit.clients {
+        None => AddressList::default(),
+        Some(Clients::NotIn(list)) => list.clone(),
+        Some(clients) => clients.set()?.others().into(),
+    };
+    let addresses = exempt.set.blocks()?;
     report.differs(line.id, "[[rate_limit]]: a rate with a burst, not a count in a sliding period");
-    if !out.rate_limits.iter().any(|l| l.value("name") == Some(quoted(&name).as_str())) {
-        let mut limit = Settings::default();
-        limit.set("name", quoted(&name), &line.place);
-        limit.set("rate", quoted(&rate), &line.place);
-        limit.set("burst", n.clamp(1, 1_000_000).to_string(), &line.place);
-        limit.set("key", "\"address\"", &line.place);
-        limit.set("ipv6_prefix", "128", &line.place);
-        out.rate_limits.push(limit);
+    for number in 1.. {
+        let name = if number > 1 { format!("{table}-{n}-{number}") } else { format!("{table}-{n}") };
+        let mut new = Settings::default();
+        new.set("name", quoted(&name), &line.place);
+        new.set("rate", quoted(&rate), &line.place);
+        new.set("burst", n.clamp(1, 1_000_000).to_string(), &line.place);
+        new.set("key", "\"address\"", &line.place);
+        new.set("ipv6_prefix", "128", &line.place);
+        if !addresses.is_empty() {
+            new.set("exempt", list(&addresses), &limit.place);
+        }
+        if !exempt.files.is_empty() {
+            new.set("exempt_file", list(&exempt.files), &limit.place);
+        }
+        match out.rate_limits.iter().find(|there| there.value("name") == new.value("name")) {
+            // The same limit with other addresses.
+            Some(there) if there.same() != new.same() => {}
+            Some(_) => return Some(name),
+            None => {
+                out.rate_limits.push(new);
+                return Some(name);
+            }
+        }
     }
-    Some(name)
+    None
 }
 
 #[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]

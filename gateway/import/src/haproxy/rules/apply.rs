@@ -1,6 +1,6 @@
 //! Which rules apply to one kind of requests, and what they lead to.
 
-use super::{Edit, Exception, Limit, Of, Outcome, Rule, Share, What, names_host, names_path};
+use super::{Counted, Edit, Exception, Limit, Of, Outcome, Rule, Share, What, because, names_host, names_path};
 use crate::addresses::{AddressSet, Clients};
 use crate::haproxy::acl::{Atom, Both, Counter, Left, Match, Test, Users};
 use crate::haproxy::parser::Line;
@@ -67,6 +67,7 @@ impl Trace {
         let has = |left: &Left| match left {
             Left::Routes(all) => all.iter().any(|m| m.pattern.is_some()),
             Left::Mixed(all) => all.iter().any(|(m, _)| m.pattern.is_some()),
+            Left::RateOf(only, ..) => only.pattern.is_some(),
             _ => false,
         };
         self.fired.iter().any(|(_, left, _)| has(left))
@@ -175,6 +176,10 @@ pub(in crate::haproxy) fn apply<'l>(
         (other.hsts, other.host, other.rewrite) = (out.hsts.clone(), out.host.clone(), out.rewrite.clone());
         other.template = out.template.clone();
         (other.after, other.after_hsts, other.rewritten) = (out.after.clone(), out.after_hsts.clone(), out.rewritten);
+        other.rewritten_by.clone_from(&out.rewritten_by);
+        if let (Some(there), Some(own)) = (&mut other.basic_auth, &out.basic_auth) {
+            there.user_header.clone_from(&own.user_header);
+        }
         if other.action.is_none() && other.backend.is_none() {
             other.backend.clone_from(&default);
         }
@@ -209,12 +214,18 @@ pub(in crate::haproxy) fn apply<'l>(
 }
 
 impl Outcome {
-    /// Whether a header of the request has been changed.
-    fn changes(&self, name: &str) -> bool {
+    /// The line that has changed a header of the request.
+    fn changed_by(&self, name: &str) -> Option<&Place> {
         match name.eq_ignore_ascii_case("host") {
-            true => self.host.is_some(),
-            false => self.request.changes(name),
+            true => self.host.as_ref().map(|(_, place)| place),
+            false => self.request.changed_by(name),
         }
+    }
+
+    /// Remembers that a rule has changed the path.
+    fn rewrite_by(&mut self, place: &Place) {
+        self.rewritten = true;
+        self.rewritten_by.get_or_insert_with(|| place.clone());
     }
 
     /// What earlier rules check.
@@ -246,6 +257,9 @@ struct Passing {
     /// How many conditions on both the request and the client have divided the requests so far.
     divided: usize,
 }
+
+const NO_BODY: &str =
+    "allow and deny: the body and the headers of this response are left out; write error_page for the status 403";
 
 const UNSAYABLE: &str = "these lists of addresses cannot be joined with others: write \"allow\" and \"deny\"";
 
@@ -303,6 +317,7 @@ fn refuse(rule: &Rule, left: &Left, passing: &mut Passing, report: &mut Report, 
     match rest.map(|rest| out.access.refuse(&rest, place)) {
         Some(Ok(())) => match &rule.what {
             What::Answer(action) if *action == Action::status(403) => report.same(id, "allow and deny"),
+            What::Answer(Action::Respond { status: 403, .. }) => report.differs(id, NO_BODY),
             _ => report.differs(id, "allow and deny: the status is 403"),
         },
         _ => report.decide(id, UNSAYABLE),
@@ -330,7 +345,15 @@ fn refuse_others(rule: &Rule, left: &Left, report: &mut Report, out: &mut Outcom
         report.decide(id, "a request can be checked with only one list of users: write basic_auth");
         return true;
     }
-    report.differs(id, "basic_auth: clients without the password of such a user get 401, and are asked for it");
+    let is_403 = matches!(&rule.what, What::Answer(action) if *action == Action::status(403));
+    match out.users.is_some() && is_403 {
+        // An earlier rule asks for the password, and this one refuses users.
+        true => report.same(id, "basic_auth.allow_users"),
+        false => report.differs(
+            id,
+            "basic_auth: clients without a right password get 401, and are asked for it; other users get 403",
+        ),
+    }
     ask(users, None, place, out);
     true
 }
@@ -345,7 +368,10 @@ fn ask(users: &Users, realm: Option<&str>, place: &Place, out: &mut Outcome) {
         (None, Some(there)) => there.realm.clone(),
         (None, None) => users.list.clone(),
     };
-    out.basic_auth = Some(BasicAuth { users: users.file(), realm, user_header: None, origin: place.clone() });
+    let user_header = out.basic_auth.as_mut().and_then(|there| there.user_header.take());
+    // `frontend` puts in who has the groups.
+    let (file, origin) = (users.file(), place.clone());
+    out.basic_auth = Some(BasicAuth { users: file, allowed: None, realm, user_header, origin });
     out.users = Some(users.clone());
 }
 
@@ -375,9 +401,10 @@ fn divide(
     };
     let (id, place) = (rule.line.id, &rule.line.place);
     let says = "a route with a condition, and allow or deny";
-    match action == Action::status(403) {
-        true => report.same(id, says),
-        false => report.differs(id, format!("{says}: the status is 403")),
+    match &action {
+        plain if *plain == Action::status(403) => report.same(id, says),
+        Action::Respond { status: 403, .. } => report.differs(id, NO_BODY),
+        _ => report.differs(id, format!("{says}: the status is 403")),
     }
     let mut all: Vec<(Match, Option<Clients>)> = Vec::new();
     for (only, clients) in parts {
@@ -414,6 +441,105 @@ fn divide(
     let parts: Vec<(Match, Clients)> = all.into_iter().filter_map(some).collect();
     refuse_some(&parts, rule, behind, passing, atom, path, report, out);
     true
+}
+
+/// Remembers whose requests a counter counts.
+fn track(rule: &Rule, counter: u8, left: &Left, passing: &Passing, report: &mut Report, out: &mut Outcome) {
+    let exempt = passing.holds_for(rule).then(|| Clients::NotIn(passing.clients.clone().into()));
+    let these = match (left, exempt) {
+        (Left::Never, _) => Counted::Nobody,
+        (Left::Always, None) => Counted::Everybody,
+        (Left::Always, Some(exempt)) => Counted::These(exempt),
+        (Left::Clients(clients), None) => Counted::These(clients.clone()),
+        (Left::Clients(clients), Some(exempt)) => clients.and(&exempt).map_or(Counted::Unknown, Counted::These),
+        _ => Counted::Unknown,
+    };
+    match these {
+        Counted::Nobody => {}
+        Counted::Unknown => report.missing(
+            rule.line.id,
+            "the import translates only counters of all requests of a host or path, or of some addresses: write a [[rate_limit]]",
+        ),
+        _ => report.same(rule.line.id, "counted by [[rate_limit]]"),
+    }
+    // The first rule that applies to a request counts.
+    let there = out.counted.entry(counter).or_insert(Counted::Nobody);
+    *there = match (&*there, these) {
+        (Counted::Nobody, these) => these,
+        (Counted::Everybody, _) | (_, Counted::Nobody) => there.clone(),
+        _ => Counted::Unknown,
+    };
+}
+
+/// What is left of a limit: it refuses only clients that are counted and that no earlier rule lets pass. `is_counted`: whether a rule
+/// counts with a counter.
+fn counted(left: Left, rule: &Rule, passing: &Passing, is_counted: impl Fn(&Counter) -> bool, out: &Outcome) -> Left {
+    let (counter, clients) = match &left {
+        Left::Rate(counter, _, clients) | Left::RateOf(_, counter, _, clients) => (*counter, clients.clone()),
+        _ => return left,
+    };
+    let tracked = match out.counted.get(&counter.0) {
+        // Another rule counts, of the connection.
+        None if !is_counted(&counter) => None,
+        None | Some(Counted::Nobody) => return Left::Never,
+        Some(Counted::Everybody) => None,
+        Some(Counted::These(clients)) => Some(clients.clone()),
+        Some(Counted::Unknown) => return Left::Access,
+    };
+    let exempt = passing.holds_for(rule).then(|| Clients::NotIn(passing.clients.clone().into()));
+    let mut all = clients.into_iter().chain(tracked).chain(exempt);
+    let first = all.next();
+    let both = all.try_fold(first, |there, more| match there {
+        Some(there) => there.and(&more).map(Some),
+        None => Some(Some(more)),
+    });
+    match (both, left) {
+        (None, _) => Left::Access,
+        (Some(both), Left::Rate(counter, n, _)) => Left::Rate(counter, n, both),
+        (Some(both), Left::RateOf(only, counter, n, _)) => Left::RateOf(only, counter, n, both),
+        (_, left) => left,
+    }
+}
+
+/// Limits the requests that meet a condition: a route with the condition does what the rules behind this one do, and has the limit.
+#[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
+fn limit_some(
+    only: &Match,
+    limit: Limit,
+    rule: &Rule,
+    behind: &[Rule],
+    passing: &Passing,
+    atom: &Atom,
+    path: &Path,
+    report: &mut Report,
+    out: &mut Outcome,
+) {
+    let (id, place) = (rule.line.id, &rule.line.place);
+    if passing.divided >= MAX_DIVIDED || !out.shares.is_empty() {
+        report.decide(id, "too many rules divide these requests: write routes with rate_limit");
+        return;
+    }
+    let mut other = Outcome { exceptions: Vec::new(), ..out.clone() };
+    other.rates.push(limit);
+    let passing = Passing { divided: passing.divided + 1, ..passing.clone() };
+    run(behind, passing, atom, path, report, &mut other);
+    if !other.shares.is_empty() {
+        report.decide(
+            id,
+            "a later rule sends a random share of the requests to another backend: write routes with split and rate_limit",
+        );
+    }
+    for inner in std::mem::take(&mut other.exceptions) {
+        match only.and(&inner.only) {
+            Both::None => {}
+            Both::These(both) => out.exceptions.push(Exception { only: both, ..inner }),
+            Both::Unsayable => report.decide(
+                id,
+                format!("no route has both the condition of this rule and that of {}: write routes", inner.place),
+            ),
+        }
+    }
+    out.exceptions.push(Exception { only: only.clone(), then: Box::new(other), place: place.clone() });
 }
 
 /// Refuses some clients for each of some conditions. Requests that meet several of these conditions are refused by each of them.
@@ -473,24 +599,46 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
             report.same(id, "not reached: an earlier \"allow\" applies");
             continue;
         }
-        if rule.condition.compares(|name| out.changes(name)) {
+        let mut changed_by = None;
+        let mut is_changed = |name: &str| {
+            changed_by = changed_by.take().or_else(|| out.changed_by(name).map(|place| place.line));
+            changed_by.is_some()
+        };
+        if rule.condition.compares(&mut is_changed) {
+            let line = changed_by.unwrap_or_default();
             report.decide(
                 id,
-                "this rule compares a header that an earlier rule changes, but Sealane compares the header that the \
-                 client sends: write a route with a condition on the client's header",
+                format!(
+                    "this rule compares a header that an earlier rule (line {line}) changes, but Sealane compares the header that the \
+                     client sends: write a route with a condition on the client's header"
+                ),
             );
             out.lose(rule);
             continue;
         }
         let atom = Atom { path: atom.path.filter(|_| !out.rewritten), ..*atom };
-        let left = rule.condition.of(&atom);
+        // Only clients with the password of one of the users come so far.
+        let left = match out.users.as_ref().filter(|_| !rule.what.refuses()) {
+            Some(users) => rule.condition.of_users(users).of(&atom),
+            None => rule.condition.of(&atom),
+        };
+        if let What::Track(counter) = rule.what {
+            track(rule, counter, &left, &passing, report, out);
+            continue;
+        }
         if refuse(rule, &left, &mut passing, report, out) {
             continue;
         }
+        let is_counted = |counter: &Counter| rules.iter().any(|r| matches!(r.what, What::Track(c) if c == counter.0));
+        let left = match left {
+            left @ (Left::Rate(..) | Left::RateOf(..)) => counted(left, rule, &passing, is_counted, out),
+            left => left,
+        };
         if divide(rule, &left, &rules[at + 1..], &passing, &atom, path, report, out) {
             continue;
         }
-        if left != Left::Never && passing.holds_for(rule) && !matches!(rule.what, What::Allow) {
+        let is_rate = matches!(left, Left::Rate(..) | Left::RateOf(..)) && rule.what.refuses();
+        if left != Left::Never && passing.holds_for(rule) && !matches!(rule.what, What::Allow) && !is_rate {
             report.decide(
                 id,
                 "an earlier rule exempts some addresses from this rule: write routes, or let the server decide",
@@ -507,10 +655,11 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
             What::Unanswered => Some(Action::untranslated()),
             _ => None,
         };
-        let limit = |counter: Counter, requests: u32| Limit {
+        let limit = |counter: Counter, requests: u32, clients: Option<Clients>| Limit {
             counter,
+            clients,
             requests,
-            partial: rule.condition.tests().any(|t| !matches!(t, Test::Rate(..) | Test::Always(_))),
+            partial: rule.condition.tests().any(|t| !matches!(t, Test::Rate(..) | Test::Always(_) | Test::Source(_))),
             id,
             section: rule.line.section,
             place: place.clone(),
@@ -569,15 +718,28 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
             }
             (What::Deny, Left::Body(n)) => limit_body(n, id, place, report, out),
             (What::Answer(a), Left::Body(n)) if a.is_refusal() => limit_body(n, id, place, report, out),
-            (What::Deny, Left::Rate(counter, n)) => out.rates.push(limit(counter, n)),
-            (What::Answer(a), Left::Rate(counter, n)) if a.is_refusal() => {
+            (What::Deny, Left::Rate(counter, n, clients)) => out.rates.push(limit(counter, n, clients)),
+            (What::Answer(a), Left::Rate(counter, n, clients)) if a.is_refusal() => {
                 report.differs(id, "rate_limit: the status is 429");
-                out.rates.push(limit(counter, n));
+                out.rates.push(limit(counter, n, clients));
+            }
+            (what, Left::RateOf(only, counter, n, clients)) if what.refuses() => {
+                if !matches!(what, What::Deny) {
+                    report.differs(id, "rate_limit: the status is 429");
+                }
+                let limit = limit(counter, n, clients);
+                limit_some(&only, limit, rule, &rules[at + 1..], &passing, &atom, path, report, out);
+            }
+            (_, Left::Access | Left::Unknown) if rule.because.is_some() => {
+                out.lose(rule);
+                let advice = rule.advice().map_or_else(String::new, |advice| format!("; {advice}"));
+                report.decide(id, format!("{}{advice}", because(rule.because.as_deref().unwrap_or_default())));
             }
             (
                 _,
                 Left::Access
                 | Left::Rate(..)
+                | Left::RateOf(..)
                 | Left::Clients(_)
                 | Left::Mixed(_)
                 | Left::NoUser(_)
@@ -596,19 +758,25 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
             (_, Left::Unknown) => {
                 out.lose(rule);
                 let advice = rule.advice().map_or_else(String::new, |advice| format!("; {advice}"));
+                let rewritten = out.rewritten_by.as_ref().filter(|_| rule.condition.compares_path());
+                let rewritten = rewritten.map_or_else(String::new, |place| format!(" (line {} does)", place.line));
                 report.decide(
                     id,
                     format!(
                         "its condition cannot be translated. Sealane can compare hosts, paths, methods and headers, \
-                         before it rewrites a path: let the server or a firewall decide{advice}"
+                         before it rewrites a path{rewritten}: let the server or a firewall decide{advice}"
                     ),
                 );
             }
             (What::Path(path), Left::Always) => {
                 report.same(id, "rewrite");
-                (out.rewritten, out.rewrite, out.template) = (true, None, Some((path.clone(), place.clone())));
+                out.rewrite_by(place);
+                (out.rewrite, out.template) = (None, Some((path.clone(), place.clone())));
             }
-            (What::Header(..) | What::Prefix { .. } | What::Path(_) | What::Auth { .. }, Left::Routes(_)) => {
+            (
+                What::Header(..) | What::User(_) | What::Prefix { .. } | What::Path(_) | What::Auth { .. },
+                Left::Routes(_),
+            ) => {
                 report.decide(
                     id,
                     "Sealane can change headers and paths, and ask for passwords, only per host and path, not per method, header or \
@@ -622,21 +790,43 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
                 }
                 _ => {
                     report.differs(id, "basic_auth: the challenge has charset=\"UTF-8\", too");
+                    if !users.groups.is_empty() {
+                        report.differs(
+                            id,
+                            "basic_auth.allow_users: a user of the list without this group gets 403 with the right password. HAProxy \
+                             responds with 401",
+                        );
+                    }
                     ask(users, Some(realm.as_deref().unwrap_or_default()), place, out);
                 }
             },
             (What::Header(of, edit), Left::Always) => apply_edit(*of, edit, rule.line, atom.tls, report, out),
+            (What::User(name), Left::Always) => match &mut out.basic_auth {
+                Some(auth) if auth.user_header.as_ref().is_none_or(|there| there.eq_ignore_ascii_case(name)) => {
+                    // The gateway removes what clients send in it.
+                    auth.user_header = Some(name.clone());
+                    out.request.forget(name);
+                    report.same(id, "basic_auth.user_header");
+                }
+                _ => {
+                    let edit = Edit::Remove(name.clone());
+                    apply_edit(Of::Requests, &edit, rule.line, atom.tls, report, out);
+                }
+            },
             (What::Prefix { tests, from, to }, Left::Always) => {
                 let Some(sample) = atom.path else {
-                    report
-                        .decide(id, "an earlier rule rewrites the path: write a route with rewrite_prefix or rewrite");
+                    let line = out.rewritten_by.as_ref().map_or(0, |place| place.line);
+                    report.decide(
+                        id,
+                        format!("an earlier rule (line {line}) rewrites the path: write a route with rewrite_prefix or rewrite"),
+                    );
                     continue;
                 };
                 report.same(id, "rewrite_prefix");
                 if !paths::any(tests, sample) {
                     continue;
                 }
-                out.rewritten = true;
+                out.rewrite_by(place);
                 match path {
                     Path::Below(p) if p.trim_end_matches('/') == from => {
                         out.rewrite = Some((to.clone(), place.clone()))
@@ -656,7 +846,7 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
                     ),
                 }
             }
-            (What::Refuse(_) | What::Skip(_) | What::Nothing(_) | What::Different(_), _)
+            (What::Refuse(_) | What::Skip(_) | What::Nothing(_) | What::Different(_) | What::Track(_), _)
             | (What::Answer(_) | What::Deny | What::Unanswered | What::Auth { .. }, Left::Always) => {}
         }
     }
@@ -698,6 +888,13 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, tls: bool, report: &mut Report, 
         out.hsts = Some((value.clone(), place.clone()));
         return report.differs(id, "hsts: the gateway's own responses (a refusal, an error) have the header, too");
     }
+    if request
+        && let Some(auth) = &mut out.basic_auth
+        && auth.user_header.as_ref().is_some_and(|there| there.eq_ignore_ascii_case(edit.name()))
+    {
+        // A later rule gives the header another value, or removes it.
+        auth.user_header = None;
+    }
     let edits = match of {
         Of::Requests => &mut out.request,
         Of::Responses => &mut out.response,
@@ -732,8 +929,16 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, tls: bool, report: &mut Report, 
             }
             edits.remove(name, place);
             if line.word(1) != "del-header" {
-                return report
-                    .missing(id, "request_headers cannot contain this value; the header is removed from requests");
+                let says = "request_headers cannot contain this value; the header is removed from requests";
+                return match line.words.iter().any(|w| w.contains(",map")) {
+                    true => report.missing(
+                        id,
+                        format!(
+                            "{says}. Let the server look the value up in the table: it gets the client's address in X-Forwarded-For"
+                        ),
+                    ),
+                    false => report.missing(id, says),
+                };
             }
         }
     }
