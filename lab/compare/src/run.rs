@@ -248,7 +248,7 @@ fn side(
     };
     let loopback: BTreeSet<SocketAddr> =
         plan.servers.iter().filter(|a| a.ip().is_loopback() && a.is_ipv4() && !own(a)).copied().collect();
-    let recorder = Recorder::start(&network, &ports, &loopback, sockets, tls.clone(), &plan.checks)?;
+    let recorder = Recorder::start(&network, &ports, &loopback, sockets, tls.clone(), plan)?;
     let servers = resolvers.into_iter().chain(named.addresses.iter().copied()).collect();
     dns(&network, &servers, named, &recorder)?;
     Ok(Side { network, recorder })

@@ -2,6 +2,7 @@
 
 mod acl;
 mod checks;
+mod dialogues;
 mod lists;
 mod plan;
 mod runnable;

@@ -1,7 +1,7 @@
 //! The requests that a configuration of HAProxy asks for.
 
 use super::acl::{Match, Named, Term, Test, condition, may_hold, must_hold, named, outcomes};
-use super::checks::checks;
+use super::checks::Checks;
 use super::lists::{Lists, Map, Sample, expressions};
 use super::{Proxy, binds, proxies, quic_binds, server_address, socket};
 use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Over, Plan, Shown, is_sendable};
@@ -39,11 +39,17 @@ pub fn plan(tree: &[Node], abilities: &Abilities, lists: &Lists) -> Plan {
         plan.groups.push(group);
         plan.sockets.extend(sockets);
         plan.http2_servers |= proxy.lines().any(|n| n.after("alpn").is_some_and(|a| a.contains("h2")));
-        // A check may have a port of its own.
-        let checked = proxy.lines().filter(|n| matches!(n.name(), "server" | "default-server"));
-        plan.ports.extend(checked.filter_map(|n| n.after("port")?.parse::<u16>().ok()));
     }
-    plan.checks = all.iter().filter(|p| p.section.name() != "frontend").flat_map(checks).collect();
+    for proxy in all.iter().filter(|p| p.section.name() != "frontend") {
+        let checks = Checks::of(proxy);
+        // A check may have an address of its own.
+        plan.servers.extend(checks.addresses);
+        plan.checks.extend(checks.http);
+        plan.dialogues.extend(checks.dialogues);
+        for place in checks.unanswered {
+            plan.skip(&place, "this part of a health check: no answer of a server is known that satisfies it");
+        }
+    }
     let global = globals(tree);
     for proxy in all.iter().filter(|p| matches!(p.section.name(), "frontend" | "listen")) {
         Frontend::new(proxy, &all, lists).add(&mut plan, &global, abilities);

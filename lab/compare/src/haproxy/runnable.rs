@@ -1,6 +1,7 @@
 //! A copy of a configuration of HAProxy that runs beside others: one thread, files in the run's folder, logs off.
 
-use super::{binds, quic_binds, socket};
+use super::checks::Checks;
+use super::{binds, proxies, quic_binds, socket};
 use crate::files::{Files, HASH, USER};
 use crate::nginx::Abilities;
 use crate::tree::{Node, Place};
@@ -36,13 +37,10 @@ const DROPPED: &[&str] = &[
     "ssl-engine",
     // The copy is in another folder: HAProxy starts in the folder that this line means.
     "default-path",
-    // Checks that are not of HTTP: back-ends speak HTTP only, so that these checks connect.
-    "tcp-check",
     "external-check",
 ];
-/// Options that are dropped: checks that are not of HTTP.
+/// Options that are dropped: checks whose protocols back-ends do not speak, so that the checks connect.
 const CHECKS: &[&str] = &[
-    "tcp-check",
     "external-check",
     "ssl-hello-chk",
     "smtpchk",
@@ -103,6 +101,9 @@ pub fn runnable(
 ) -> anyhow::Result<crate::nginx::Runnable> {
     let folder = paths.folder;
     let base = certificates(tree, folder);
+    let all = proxies(tree);
+    let sections = all.iter().filter(|p| p.section.name() != "frontend");
+    let unanswered: BTreeSet<Place> = sections.flat_map(|p| Checks::of(p).unanswered).collect();
     let mut text = String::from("global\n    nbthread 1\n");
     let mut places = vec![None, None];
     for section in tree.iter().filter(|s| !LEFT_OUT.contains(&s.name())) {
@@ -113,7 +114,7 @@ pub fn runnable(
         text.push_str(&format!("{line}\n"));
         places.push(Some(section.place.clone()));
         for node in section.inner() {
-            if refused.contains(&(node.place.clone(), node.name().to_owned())) {
+            if refused.contains(&(node.place.clone(), node.name().to_owned())) || unanswered.contains(&node.place) {
                 continue;
             }
             // The only user of a list is the copy's own, who is in all groups.
@@ -287,6 +288,15 @@ mod tests {
         Node { place: Place { file: "h".into(), line: 1 }, words, block, from: None }
     }
 
+    /// Lines one after the other.
+    fn nodes(lines: &[&str]) -> Vec<Node> {
+        let one = |(at, line): (usize, &&str)| {
+            let place = Place { file: "h".into(), line: 2 + at as u32 };
+            Node { place, ..node(line, None) }
+        };
+        lines.iter().enumerate().map(one).collect()
+    }
+
     fn copied(tree: &[Node], folder: &Path) -> String {
         let mut files = Files::new(&folder.join("made")).unwrap();
         let paths = Paths { folder, sockets: &BTreeMap::new() };
@@ -304,29 +314,40 @@ mod tests {
     }
 
     #[test]
-    fn missing_maps_are_empty_and_checks_without_http_only_connect() {
+    fn missing_maps_are_empty_and_checks_that_no_back_end_answers_only_connect() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("there.map"), "a b\n").unwrap();
         let lines = [
             "use_backend %[req.hdr(host),lower,map(none.map,x)]",
             "use_backend %[req.hdr(host),lower,map_beg(there.map)]",
             "errorfiles pages",
+            "option tcp-check",
+            "tcp-check connect via-socks4",
             "option redis-check",
-            "tcp-check connect",
             "http-request return status 200 content-type text/plain string a~b",
         ];
         let tree = [
             node("global", Some(vec![node("default-path config", None)])),
-            node("listen l", Some(lines.iter().map(|l| node(l, None)).collect())),
+            node("listen l", Some(nodes(&lines))),
         ];
         let text = copied(&tree, folder.path());
         assert!(text.contains("/made/empty,x)]") && text.contains("map_beg(there.map)]"), "{text}");
         assert!(text.contains("errorfiles pages") && text.contains(r"'a'\n'b'"), "{text}");
         assert!(
-            !text.contains("redis-check") && !text.contains("tcp-check") && !text.contains("default-path"),
+            !text.contains("redis-check") && !text.contains("tcp-check connect") && !text.contains("default-path"),
             "{text}"
         );
         assert_eq!(maps("%[base,map_reg(a.map),x]%[path,map(b.map,c)]"), ["a.map", "b.map"]);
+    }
+
+    #[test]
+    fn checks_that_back_ends_answer_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |lines: &[&str]| copied(&[node("backend b", Some(nodes(lines)))], folder.path());
+        let text = of(&["option tcp-check", "tcp-check send PING", "tcp-check expect string +PONG"]);
+        assert!(text.contains("tcp-check send PING\n    tcp-check expect string +PONG"), "{text}");
+        let text = of(&["option httpchk GET /up", "http-check expect status 200", "http-check expect rstring (?!a)b"]);
+        assert!(text.contains("http-check expect status 200") && !text.contains("rstring"), "{text}");
     }
 
     #[test]

@@ -687,6 +687,70 @@ fn a_configuration_with_files_groups_and_checks_is_compared() {
     }
 }
 
+const CHECKED: &str = r"defaults
+    mode http
+    timeout connect 5s
+    timeout client 20s
+    timeout server 20s
+    option httpchk GET /default
+    http-check expect status 201
+frontend public
+    bind :80
+    use_backend redis if { path_beg /redis/ }
+    use_backend mail if { path_beg /mail/ }
+    use_backend web if { path_beg /web/ }
+    use_backend loop if { path_beg /loop/ }
+    default_backend app
+backend redis
+    option tcp-check
+    tcp-check connect
+    tcp-check send PING\r\n
+    tcp-check expect string +PONG
+    tcp-check send info\ replication\r\n
+    tcp-check expect rstring role:(master|primary)
+    server s 10.0.0.1:6379 check inter 1s fall 1
+backend mail
+    option tcp-check
+    tcp-check connect port 110
+    tcp-check expect rstring ^\+OK
+    tcp-check connect port 143
+    tcp-check expect binary 2a204f4b
+    server s 10.0.0.2:3000 check inter 1s fall 1
+backend web
+    option httpchk
+    http-check connect port 8081
+    http-check send meth GET uri /status ver HTTP/1.1 hdr Host a
+    http-check expect rstring state:.(ok|degraded)
+    server s 10.0.0.3:3000 check inter 1s fall 1
+backend loop
+    option tcp-check
+    tcp-check connect ssl
+    tcp-check send-binary 50494e470d0a
+    tcp-check expect ! string ERR
+    server s 127.0.0.1:3000 check port 3001 inter 1s fall 1
+backend app
+    server s 10.0.0.4:3000 check inter 1s fall 1
+";
+
+/// The back-ends satisfy every kind of check, so HAProxy answers nothing with 503.
+#[test]
+fn health_checks_of_haproxy_are_satisfied() {
+    need!("haproxy");
+    need_networks!();
+    let site = Site::new();
+    let file = site.file("haproxy.cfg", CHECKED);
+    let output = compare("haproxy", &file, &["--json"]);
+    let said = text(&output);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "it starts: {said}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
+    assert!(report["not_compared"].as_array().is_some_and(Vec::is_empty), "{said}");
+    let found = report["differences"].as_array().expect("a list");
+    assert!(!found.iter().any(|d| d["original"] == "503" || d["translation"] == "503"), "{said}");
+    if let Some(d) = found.iter().find(|d| d["known"]["kind"] == "no") {
+        panic!("{d:#}");
+    }
+}
+
 /// What a person has decided is accepted by a file, which the command writes; what matches nothing is stale.
 #[test]
 fn accepted_differences_end_the_comparison_with_0() {
