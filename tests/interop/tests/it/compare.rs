@@ -727,7 +727,7 @@ backend loop
     tcp-check connect ssl
     tcp-check send-binary 50494e470d0a
     tcp-check expect ! string ERR
-    server s 127.0.0.1:3000 check port 3001 inter 1s fall 1
+    server s 127.0.0.1:3000 check port 3001 inter 1s fall 1 verify none
 backend app
     server s 10.0.0.4:3000 check inter 1s fall 1
 ";
