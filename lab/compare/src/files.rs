@@ -83,6 +83,8 @@ pub struct Files {
     ecdsa: KeyPair,
     /// For each path that is not here: what takes its place.
     made: BTreeMap<PathBuf, PathBuf>,
+    /// For each path that is here: the changed copy.
+    copies: BTreeMap<PathBuf, PathBuf>,
     /// The client's certificate of the run's CA.
     pub known: Identity,
     /// The client's certificate of another CA.
@@ -104,6 +106,7 @@ impl Files {
             ecdsa: KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?,
             authority,
             made: BTreeMap::new(),
+            copies: BTreeMap::new(),
         })
     }
 
@@ -173,6 +176,22 @@ impl Files {
         let at = self.folder.join("empty");
         std::fs::write(&at, "")?;
         self.made.insert(path.to_owned(), at.clone());
+        Ok(at)
+    }
+
+    /// A file with a text in the place of a path.
+    pub fn text(&mut self, path: &Path) -> anyhow::Result<PathBuf> {
+        let next = self.folder.join(format!("text-{}", self.made.len()));
+        let at = self.made.entry(path.to_owned()).or_insert(next).clone();
+        std::fs::write(&at, "made for this run\n").with_context(|| at.display().to_string())?;
+        Ok(at)
+    }
+
+    /// A changed copy of a file.
+    pub fn copy(&mut self, of: &Path, ending: &str, text: &str) -> anyhow::Result<PathBuf> {
+        let next = self.folder.join(format!("copy-{}.{ending}", self.copies.len()));
+        let at = self.copies.entry(of.to_owned()).or_insert(next).clone();
+        std::fs::write(&at, text).with_context(|| at.display().to_string())?;
         Ok(at)
     }
 

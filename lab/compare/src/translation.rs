@@ -304,7 +304,7 @@ pub fn runnable(
     files: &mut Files,
     lanes: u32,
 ) -> anyhow::Result<String> {
-    for key in ["undecided", "user", "group", "admin"] {
+    for key in ["undecided", "user", "group", "admin", "acme"] {
         table.remove(key);
     }
     table.insert("lanes".to_owned(), Value::Integer(lanes.into()));
@@ -314,7 +314,15 @@ pub fn runnable(
     let names: BTreeSet<String> = named.dns_names().cloned().collect();
     let text = |path: PathBuf| Value::String(path.display().to_string());
     for listener in tables(&mut table, "listener") {
+        let address = listener.get("address").map(ToString::to_string).unwrap_or_default();
         let Some(tls) = listener.get_mut("tls").and_then(Value::as_table_mut) else { continue };
+        // The import could not read which ones there are, or an authority issues them, which cannot be asked here.
+        if tls.get("certificates").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+            let name = PathBuf::from(format!("a certificate for the listener at {address}, which has none in a file"));
+            files.certificate(&name, None, &names)?;
+            let made = Table::from_iter([("cert".to_owned(), text(files.instead(&name)))]);
+            tls.insert("certificates".to_owned(), Value::Array(vec![Value::Table(made)]));
+        }
         // No authority can be asked here.
         tls.remove("ocsp_stapling");
         for certificate in tables(tls, "certificates") {
@@ -408,6 +416,9 @@ fn pair(table: &mut Table, folder: &Path, names: &BTreeSet<String>, files: &mut 
 }
 
 fn authorities(table: &mut Table, files: &mut Files, text: &dyn Fn(PathBuf) -> Value) -> anyhow::Result<()> {
+    for other in tables(table, "authority") {
+        authorities(other, files, text)?;
+    }
     if table.contains_key("ca") {
         table.insert("ca".to_owned(), text(files.ca()));
     }
@@ -449,6 +460,25 @@ mod tests {
         assert!(std::fs::read_to_string(users).unwrap().starts_with("compare:$2y$"));
         assert!(out["host"][0]["error_page"].as_array().unwrap().is_empty());
         assert_eq!(out["upstream"][0]["tls"]["ca"].as_str(), files.ca().to_str());
+    }
+
+    #[test]
+    fn a_listener_without_certificates_gets_one_and_all_authorities_are_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = Files::new(folder.path()).unwrap();
+        let table: Table =
+            "[[listener]]\naddress = \":443\"\n[listener.tls]\n[[listener.tls.client_auth]]\nmode = \"require\"\n\
+            ca = \"a.pem\"\n[[listener.tls.client_auth.authority]]\nca = \"b.pem\"\ncrl = \"b.crl\"\n"
+                .parse()
+                .unwrap();
+        let out: Table = runnable(table, folder.path(), &Named::default(), &mut files, 1).unwrap().parse().unwrap();
+        let tls = &out["listener"][0]["tls"];
+        let cert = std::fs::read_to_string(tls["certificates"][0]["cert"].as_str().unwrap()).unwrap();
+        assert!(cert.contains("BEGIN CERTIFICATE") && cert.contains("PRIVATE KEY"));
+        assert!(files.made()[0].starts_with("a certificate for the listener at \":443\""), "{:?}", files.made());
+        let other = &tls["client_auth"][0]["authority"][0];
+        assert_eq!(other["ca"].as_str(), files.ca().to_str());
+        assert!(other["crl"].as_str().unwrap().ends_with("crl.pem"));
     }
 
     #[test]

@@ -18,6 +18,11 @@ impl Lists {
         Self { folder: folder.to_owned() }
     }
 
+    /// The folder at which relative paths start.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The lines of a file, without comments. `None`: the file cannot be read here.
     pub fn lines(&self, name: &str) -> Option<Vec<String>> {
         let path = self.folder.join(name);

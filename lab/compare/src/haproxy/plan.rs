@@ -1,6 +1,7 @@
 //! The requests that a configuration of HAProxy asks for.
 
 use super::acl::{Match, Named, Term, Test, condition, may_hold, must_hold, named, outcomes};
+use super::certificates::{Bases, Listed};
 use super::checks::Checks;
 use super::lists::{Lists, Map, Sample, expressions};
 use super::{Proxy, binds, proxies, quic_binds, server_address, socket};
@@ -9,7 +10,7 @@ use crate::files::CREDENTIALS;
 use crate::nginx::Abilities;
 use crate::samples;
 use crate::tree::{Node, Place, Scope};
-use crate::words::is_dns_name;
+use crate::words::{Named as Names, is_dns_name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -51,8 +52,11 @@ pub fn plan(tree: &[Node], abilities: &Abilities, lists: &Lists) -> Plan {
         }
     }
     let global = globals(tree);
+    let bases = Bases::of(tree, lists.folder());
+    let names: BTreeSet<String> = Names::of(tree).dns_names().cloned().collect();
     for proxy in all.iter().filter(|p| matches!(p.section.name(), "frontend" | "listen")) {
-        Frontend::new(proxy, &all, lists).add(&mut plan, &global, abilities);
+        let listed = proxy.section.all("bind").map(|n| Listed::of(n, &bases, &names)).collect();
+        Frontend::new(proxy, &all, lists, listed).add(&mut plan, &global, abilities);
     }
     unasked(&all, &mut plan);
     plan
@@ -250,12 +254,14 @@ struct Frontend<'p, 'n> {
     rules: Vec<Rule<'n>>,
     acls: Named<'n>,
     lists: &'p Lists,
+    /// What the lists of certificates of each `bind` say.
+    listed: Vec<Listed>,
     /// The rules of back-ends, by name.
     behind: BTreeMap<&'n str, Vec<Rule<'n>>>,
 }
 
 impl<'p, 'n> Frontend<'p, 'n> {
-    fn new(proxy: &'p Proxy<'n>, all: &'p [Proxy<'n>], lists: &'p Lists) -> Self {
+    fn new(proxy: &'p Proxy<'n>, all: &'p [Proxy<'n>], lists: &'p Lists, listed: Vec<Listed>) -> Self {
         let acls = named(proxy.lines(), lists);
         let others = || all.iter().filter(|p| p.section.name() != "frontend");
         let names: Vec<&str> = others().map(|p| p.section.word(1)).collect();
@@ -265,7 +271,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
             let section: &'n Node = other.section;
             behind.entry(section.word(1)).or_insert_with(|| of(other));
         }
-        Self { proxy, all, rules: rules(proxy, &acls, lists, &names), acls, lists, behind }
+        Self { proxy, all, rules: rules(proxy, &acls, lists, &names), acls, lists, listed, behind }
     }
 
     /// The back-ends that a rule may select for a request.
@@ -310,13 +316,17 @@ impl<'p, 'n> Frontend<'p, 'n> {
         plan.push(draft);
     }
 
-    /// The request with a password, if a rule asks for one.
+    /// The request with a password, if a rule asks for one, and with a certificate, if the host asks for one.
     fn admitted(&self, draft: &Draft) -> Draft {
         let asks = |rule: &&Rule<'n>| rule.node.name() == "http-request" && rule.node.word(1) == "auth";
-        match self.rules.iter().filter(asks).any(|rule| rule.may_apply(draft)) {
+        let mut out = match self.rules.iter().filter(asks).any(|rule| rule.may_apply(draft)) {
             true => draft.clone().with("Authorization", CREDENTIALS),
             false => draft.clone(),
+        };
+        if out.tls && self.listed.iter().any(|l| l.asks(&out.host)) {
+            out.shown = Shown::Known;
         }
+        out
     }
 
     fn add(&self, plan: &mut Plan, global: &(Chosen, BTreeSet<Place>), abilities: &Abilities) {
@@ -447,11 +457,23 @@ impl<'p, 'n> Frontend<'p, 'n> {
         if listener.address.is_ipv6() && plan.listeners.iter().any(|l| l.address.is_ipv4()) {
             return;
         }
-        if bind.words.iter().any(|w| w == "verify") {
-            for shown in [Shown::Known, Shown::Stranger] {
+        let verify = bind.after("verify").filter(|v| *v != "none");
+        if verify.is_some() {
+            for shown in [Shown::None, Shown::Known, Shown::Stranger] {
                 self.push(plan, Draft { shown, place: bind.place.clone(), ..base.clone() });
             }
         }
+        for host in self.listed.iter().flat_map(Listed::asking).filter(|_| listener.tls) {
+            let base = Draft { host, place: bind.place.clone(), ..base.clone() };
+            for shown in [Shown::None, Shown::Known, Shown::Stranger] {
+                self.push(plan, Draft { shown, ..base.clone() });
+            }
+            // A connection for another name.
+            self.push(plan, Draft { sni: Some("unknown.compare.invalid".to_owned()), ..base });
+        }
+        // Without a certificate, nothing else is tried.
+        let shown = if verify == Some("required") { Shown::Known } else { Shown::None };
+        let base = Draft { shown, ..base };
         for line in self.proxy.lines().filter(|n| n.name() == "acl") {
             let Some(test) = Test::read(line.words.get(2..).unwrap_or_default(), self.lists) else {
                 plan.unasked(&line.place, "no request is made for its criterion");
@@ -637,6 +659,9 @@ impl<'p, 'n> Frontend<'p, 'n> {
         let (hosts, _) = self.dimensions();
         let mut names: Vec<Option<String>> =
             hosts.into_iter().filter(|h| is_dns_name(h) && h.contains('.')).map(Some).collect();
+        let listed = self.listed.iter().flat_map(|l| &l.names).map(|n| n.replacen('*', "a", 1));
+        names.extend(listed.filter(|n| is_dns_name(n)).map(Some));
+        names.sort();
         names.extend([Some("unknown.compare.invalid".to_owned()), None]);
         names.dedup();
         let has = |words: &[&str]| bind.words.iter().any(|w| words.contains(&w.as_str()));
