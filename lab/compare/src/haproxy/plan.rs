@@ -11,7 +11,9 @@ use crate::nginx::Abilities;
 use crate::samples;
 use crate::tree::{Node, Place, Scope};
 use crate::words::{Named as Names, is_dns_name};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Most pairs of a host and a path at one listener.
@@ -56,7 +58,9 @@ pub fn plan(tree: &[Node], abilities: &Abilities, lists: &Lists) -> Plan {
     let names: BTreeSet<String> = Names::of(tree).dns_names().cloned().collect();
     for proxy in all.iter().filter(|p| matches!(p.section.name(), "frontend" | "listen")) {
         let listed = proxy.section.all("bind").map(|n| Listed::of(n, &bases, &names)).collect();
-        Frontend::new(proxy, &all, lists, listed).add(&mut plan, &global, abilities);
+        let mut frontend = Frontend::new(proxy, &all, lists, listed);
+        frontend.chained = frontend.chain();
+        frontend.add(&mut plan, &global, abilities);
     }
     unasked(&all, &mut plan);
     plan
@@ -223,10 +227,34 @@ fn lookups(node: &Node, lists: &Lists, backends: &[&str]) -> Result<Vec<Lookup>,
 }
 
 impl Rule<'_> {
+    fn is_unless(&self) -> bool {
+        self.node.words.iter().any(|w| w == "unless")
+    }
+
+    /// A request like this one to which the rule does not apply; `None`: the rule does not refuse this one, or no other is known.
+    fn passing(&self, draft: &Draft) -> Option<Draft> {
+        let refuses = ["deny", "reject", "tarpit", "silent-drop", "auth", "return", "redirect"];
+        let condition = self.condition.as_ref()?;
+        if self.node.name() != "http-request" || !refuses.contains(&self.node.word(1)) {
+            return None;
+        }
+        let passing = match self.is_unless() {
+            true if !may_hold(condition, draft) => outcomes(condition, draft).held,
+            false if must_hold(condition, draft) => outcomes(condition, draft).missed,
+            _ => Vec::new(),
+        };
+        // Another host or path may be for another back-end.
+        let same = |d: &Draft| d.host == draft.host && d.path == draft.path && d.method == draft.method;
+        let found = passing.into_iter().find(|d| same(d) && is_sendable(d) && !self.may_apply(d));
+        // What is not known here may be satisfied by a password.
+        let asks = self.node.word(1) == "auth" && self.may_apply(draft);
+        found.or_else(|| asks.then(|| draft.clone().with("Authorization", CREDENTIALS)))
+    }
+
     /// Whether it can apply to a request, as far as that is known here.
     fn may_apply(&self, draft: &Draft) -> bool {
         let Some(condition) = &self.condition else { return true };
-        match self.node.words.iter().any(|w| w == "unless") {
+        match self.is_unless() {
             true => !must_hold(condition, draft),
             false => may_hold(condition, draft),
         }
@@ -258,6 +286,8 @@ struct Frontend<'p, 'n> {
     listed: Vec<Listed>,
     /// The rules of back-ends, by name.
     behind: BTreeMap<&'n str, Vec<Rule<'n>>>,
+    /// The frontends to which the servers of a section relay connections.
+    chained: Vec<(&'n str, Frontend<'p, 'n>)>,
 }
 
 impl<'p, 'n> Frontend<'p, 'n> {
@@ -271,7 +301,35 @@ impl<'p, 'n> Frontend<'p, 'n> {
             let section: &'n Node = other.section;
             behind.entry(section.word(1)).or_insert_with(|| of(other));
         }
-        Self { proxy, all, rules: rules(proxy, &acls, lists, &names), acls, lists, listed, behind }
+        Self { proxy, all, rules: rules(proxy, &acls, lists, &names), acls, lists, listed, behind, chained: Vec::new() }
+    }
+
+    /// Of a section that relays connections: the frontends of HAProxy itself to which it relays them, with the section that has the server.
+    fn chain(&self) -> Vec<(&'n str, Self)> {
+        let mut out = Vec::new();
+        if !self.proxy.is_tcp() {
+            return out;
+        }
+        for proxy in self.all {
+            let lines = || proxy.section.all("server");
+            let is_own = |n: &Node| {
+                let bound: Vec<_> = binds(n.word(1)).into_iter().flatten().collect();
+                let same = |a: SocketAddr| {
+                    let here = |(to, ip): &(SocketAddr, Option<IpAddr>)| {
+                        to.port() == a.port() && ip.map_or(a.ip().is_loopback(), |ip| ip == a.ip())
+                    };
+                    bound.iter().any(here)
+                };
+                lines().filter_map(|s| server_address(s.word(2))).any(same)
+            };
+            let others =
+                self.all.iter().filter(|p| p.section.name() != "backend" && p.section.place != proxy.section.place);
+            for other in others.filter(|p| p.section.all("bind").any(is_own)) {
+                let section: &'n Node = proxy.section;
+                out.push((section.word(1), Self::new(other, self.all, self.lists, Vec::new())));
+            }
+        }
+        out
     }
 
     /// The back-ends that a rule may select for a request.
@@ -308,6 +366,11 @@ impl<'p, 'n> Frontend<'p, 'n> {
                 }
             }
         }
+        // The frontend behind it answers.
+        let own = self.proxy.section.word(1);
+        for (_, other) in self.chained.iter().filter(|(name, _)| *name == own || reached.iter().any(|r| r == name)) {
+            out.extend(other.scope(draft).iter().cloned());
+        }
         Arc::new(out)
     }
 
@@ -316,15 +379,18 @@ impl<'p, 'n> Frontend<'p, 'n> {
         plan.push(draft);
     }
 
-    /// The request with a password, if a rule asks for one, and with a certificate, if the host asks for one.
-    fn admitted(&self, draft: &Draft) -> Draft {
-        let asks = |rule: &&Rule<'n>| rule.node.name() == "http-request" && rule.node.word(1) == "auth";
-        let mut out = match self.rules.iter().filter(asks).any(|rule| rule.may_apply(draft)) {
-            true => draft.clone().with("Authorization", CREDENTIALS),
-            false => draft.clone(),
-        };
+    /// The request as it has to be so that neither the section nor a back-end refuses it: with a password, with a certificate, from an
+    /// address.
+    fn admitted(&self, draft: &Draft, backend: Option<&str>) -> Draft {
+        let mut out = draft.clone();
         if out.tls && self.listed.iter().any(|l| l.asks(&out.host)) {
             out.shown = Shown::Known;
+        }
+        let behind = backend.and_then(|name| self.behind.get(name)).into_iter().flatten();
+        for rule in self.rules.iter().chain(behind) {
+            if let Some(passing) = rule.passing(&out) {
+                out = passing;
+            }
         }
         out
     }
@@ -401,8 +467,8 @@ impl<'p, 'n> Frontend<'p, 'n> {
         let names =
             self.proxy.lines().filter(|n| matches!(n.name(), "use_backend" | "default_backend")).map(|n| n.word(1));
         let all = names.filter_map(|name| self.backend(name)).chain([self.proxy]);
-        all.flat_map(|p| p.lines())
-            .any(|n| n.name() == "server" && (n.after("proto") == Some("h2") || n.after("alpn") == Some("h2")))
+        let is_h2 = |n: &Node| n.after("proto") == Some("h2") || n.after("alpn") == Some("h2");
+        all.flat_map(|p| p.lines()).any(|n| matches!(n.name(), "server" | "default-server") && is_h2(n))
     }
 
     /// Hosts and paths that the ACLs of this section and of its back-ends name.
@@ -485,6 +551,10 @@ impl<'p, 'n> Frontend<'p, 'n> {
                 }
             }
         }
+        // HAProxy itself answers.
+        for node in self.proxy.lines().filter(|n| n.name() == "monitor-uri" && !self.proxy.is_tcp()) {
+            self.push(plan, Draft { place: node.place.clone(), ..base.clone().at(node.word(1)) });
+        }
         // Where each back-end is reached.
         let mut reached: BTreeMap<String, Draft> = BTreeMap::new();
         for rule in &self.rules {
@@ -495,14 +565,20 @@ impl<'p, 'n> Frontend<'p, 'n> {
             }
             if rule.node.name() == "use_backend" {
                 for (draft, name) in found {
-                    reached.entry(name).or_insert_with(|| self.admitted(&draft));
+                    if let Entry::Vacant(entry) = reached.entry(name) {
+                        let draft = self.admitted(&draft, Some(entry.key()));
+                        entry.insert(draft);
+                    }
                 }
             }
         }
         match self.proxy.last("default_backend") {
-            Some(node) => drop(reached.entry(node.word(1).to_owned()).or_insert_with(|| self.admitted(&base))),
+            Some(node) => {
+                let name = node.word(1);
+                drop(reached.entry(name.to_owned()).or_insert_with(|| self.admitted(&base, Some(name))));
+            }
             None if self.proxy.section.name() == "listen" => {
-                self.shapes(&base, plan);
+                self.shapes(&self.admitted(&base, None), plan);
             }
             None => {}
         }

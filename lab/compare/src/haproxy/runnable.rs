@@ -2,7 +2,7 @@
 
 use super::certificates::{Bases, copied};
 use super::checks::Checks;
-use super::{binds, proxies, quic_binds, socket};
+use super::{Proxy, binds, proxies, quic_binds, socket};
 use crate::files::{Files, HASH, USER};
 use crate::nginx::Abilities;
 use crate::tree::{Node, Place};
@@ -50,6 +50,8 @@ const CHECKS: &[&str] = &[
     "ldap-check",
     "spop-check",
 ];
+/// How long a refused client waits: only that it is refused counts.
+const TARPIT: &str = "200ms";
 /// Most connections, of which each needs two descriptors.
 const MAX_CONNECTIONS: u64 = 400;
 /// Sections that are left out.
@@ -106,6 +108,11 @@ pub fn runnable(
             text.push_str(&format!("    {}\n", words.join(" ")));
             places.push(Some(node.place.clone()));
         }
+        let has_tarpit = |p: &Proxy<'_>| p.section.place == section.place && p.lines().any(|n| n.word(1) == "tarpit");
+        if all.iter().any(has_tarpit) {
+            text.push_str(&format!("    timeout tarpit {TARPIT}\n"));
+            places.push(None);
+        }
         if section.name() == "userlist" {
             let groups = groups(section);
             let of = match groups.is_empty() {
@@ -135,6 +142,12 @@ fn words(
     match node.name() {
         "option" if CHECKS.contains(&node.word(1)) => return Ok(None),
         "stats" if matches!(node.word(1), "socket" | "timeout") => return Ok(None),
+        // A response from a cache says nothing of how the request would be passed on.
+        "http-request" if node.word(1) == "cache-use" => return Ok(None),
+        "http-response" if node.word(1) == "cache-store" => return Ok(None),
+        "filter" if node.word(1) == "cache" => return Ok(None),
+        // It is written for each section that has such rules.
+        "timeout" if node.word(1) == "tarpit" => return Ok(None),
         "bind" if !node.word(1).split(',').any(is_kept) => return Ok(None),
         "errorfile" if is_missing(node.word(2)) => return Ok(None),
         "lua-load" | "lua-load-per-thread" | "ssl-dh-param-file" | "issuers-chain-path" if is_missing(node.word(1)) => {
@@ -358,6 +371,22 @@ mod tests {
         assert!(text.contains("file there.html\n") && text.contains("deny_status 429 unless"), "{text}");
         assert!(text.contains("X-Kind file if"), "{text}");
         assert_eq!(std::fs::read_to_string(made).unwrap(), "made for this run\n");
+    }
+
+    #[test]
+    fn neither_caches_nor_waiting_are_in_the_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let lines = [
+            "timeout tarpit 10s",
+            "http-request cache-use c",
+            "http-response cache-store c",
+            "filter cache c",
+            "http-request tarpit if { path /x }",
+        ];
+        let tree = [node("frontend f", Some(nodes(&lines))), node("backend b", Some(nodes(&["balance random"])))];
+        let tree = tree.map(|n| Node { place: Place { file: n.word(0).into(), line: 1 }, ..n });
+        let text = text(&tree, folder.path());
+        assert!(!text.contains("cache") && text.matches("timeout tarpit 200ms").count() == 1, "{text}");
     }
 
     #[test]

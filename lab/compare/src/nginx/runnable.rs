@@ -23,6 +23,20 @@ pub struct Abilities {
 }
 
 impl Abilities {
+    /// With the modules that a configuration loads.
+    pub fn loading(mut self, tree: &[Node], base: &Path) -> Self {
+        self.stream |= tree.iter().any(|n| loads_stream(n) && self.file(base, n.word(1)).is_some());
+        self
+    }
+
+    /// The file of a module: relative paths are from NGINX's own folder, which the copy's is not. `None`: it is not here.
+    fn file(&self, base: &Path, name: &str) -> Option<PathBuf> {
+        let path = Path::new(name);
+        let own = path.file_name().map(|file| self.modules.join(file));
+        let beside = self.modules.parent().map(|prefix| prefix.join(path));
+        [Some(base.join(path)), beside, own].into_iter().flatten().find(|path| path.exists())
+    }
+
     /// From what `nginx -V` says.
     pub fn of(said: &str, modules: &Path) -> Self {
         let number = said.split("nginx/").nth(1).unwrap_or_default();
@@ -37,6 +51,10 @@ impl Abilities {
             modules: modules.to_owned(),
         }
     }
+}
+
+fn loads_stream(node: &Node) -> bool {
+    node.name() == "load_module" && node.word(1).ends_with("ngx_stream_module.so")
 }
 
 /// Dropped wherever they are: logs, processes, and what would ask somebody else.
@@ -167,8 +185,7 @@ pub fn runnable(
     let out = Runnable { text: String::new(), places: Vec::new() };
     let mut writer = Writer { out, files, base, folder, sockets, abilities, refused };
     let f = folder.display();
-    let names_stream = |n: &Node| n.name() == "load_module" && n.word(1).ends_with("ngx_stream_module.so");
-    let names_stream = tree.iter().any(|n| names_stream(n) && writer.module(n.word(1)).is_some());
+    let names_stream = tree.iter().any(|n| loads_stream(n) && writer.module(n.word(1)).is_some());
     if let (Some(module), true, false) = (&abilities.module, tree.iter().any(|n| n.name() == "stream"), names_stream) {
         writer.line(&format!("load_module {};", module.display()), None);
     }
@@ -233,13 +250,8 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The file of a module: relative paths are from NGINX's own folder, which the copy's is not. `None`: it is not here.
     fn module(&self, name: &str) -> Option<PathBuf> {
-        let path = Path::new(name);
-        let modules = &self.abilities.modules;
-        let own = path.file_name().map(|file| modules.join(file));
-        let beside = modules.parent().map(|prefix| prefix.join(path));
-        [Some(self.base.join(path)), beside, own].into_iter().flatten().find(|path| path.exists())
+        self.abilities.file(self.base, name)
     }
 
     /// The words of a directive in the copy; `None` if it is left out.
@@ -363,6 +375,11 @@ mod tests {
         assert!(out.text.starts_with(&first), "{}", out.text);
         assert_eq!(out.text.matches("load_module").count(), 1, "{}", out.text);
         assert_eq!(out.places[0].as_ref().map(|p| p.line), Some(3));
+        // A module from elsewhere.
+        let other = node(&["load_module", modules.join("ngx_stream_module.so").to_str().unwrap()], None);
+        let bare = Abilities::of("nginx version: nginx/1.22.1", Path::new("/nonexistent"));
+        assert!(!bare.stream && bare.clone().loading(&[other], Path::new("/etc/nginx")).stream);
+        assert!(!bare.loading(&tree, Path::new("/etc/nginx")).stream);
     }
 
     #[test]
