@@ -6,6 +6,7 @@ mod checks;
 mod dialogues;
 mod lists;
 mod plan;
+mod rules;
 mod runnable;
 
 pub use certificates::prepare;
