@@ -82,6 +82,9 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
 
     progress("reading the configuration");
     let mut tree = translation::parsed(&sealane, kind, &file)?;
+    if kind == Kind::Nginx {
+        nginx::with_included(&mut tree, &base, &|path| translation::parsed(&sealane, kind, path).ok());
+    }
     let made_by_import = folder.join("imported.toml");
     let entries = translation::translate(&sealane, kind, &file, &made_by_import)?;
     let (translated, translated_base) = match &options.translated {

@@ -84,6 +84,9 @@ const DROPPED: &[&str] = &[
     "ssl_stapling_file",
 ];
 
+/// Blocks whose lines are not directives.
+const VALUES: &[&str] = &["map", "geo", "split_clients", "types", "charset_map"];
+
 /// Dropped wherever they are: a request that is answered from a cache says nothing of how it would be passed on.
 const CACHES: &[&str] = &["proxy_cache", "fastcgi_cache", "uwsgi_cache", "scgi_cache"];
 /// The same, of one name.
@@ -143,6 +146,32 @@ pub fn prepare(tree: &[Node], base: &Path, named: &Named, files: &mut Files) -> 
         Ok(())
     }
     visit(tree, &named.dns_names().cloned().collect(), base, files)
+}
+
+/// Values of maps that are in files of their own, in the place of `include`. `read` parses a file.
+pub fn with_included(tree: &mut [Node], base: &Path, read: &dyn Fn(&Path) -> Option<Vec<Node>>) {
+    for node in tree {
+        let is_values = VALUES.contains(&node.name());
+        let Some(block) = node.block.as_mut() else { continue };
+        if !is_values {
+            with_included(block, base, read);
+            continue;
+        }
+        for mut line in std::mem::take(block) {
+            if line.name() == "include" && line.words.len() == 2 {
+                // The copy is in another folder.
+                let path = base.join(line.word(1));
+                match read(&path) {
+                    Some(values) => {
+                        block.extend(values);
+                        continue;
+                    }
+                    None => line.words[1] = path.display().to_string(),
+                }
+            }
+            block.push(line);
+        }
+    }
 }
 
 /// The text, and the place of each of its lines.
@@ -242,12 +271,21 @@ impl Writer<'_> {
                     self.http();
                 }
                 for inner in block {
-                    self.node(inner, depth + 1)?;
+                    match VALUES.contains(&node.name()) {
+                        true => self.value(inner, depth + 1),
+                        false => self.node(inner, depth + 1)?,
+                    }
                 }
                 self.line(&format!("{indent}}}"), Some(&node.place));
             }
         }
         Ok(())
+    }
+
+    /// A line that has a value and what it stands for.
+    fn value(&mut self, node: &Node, depth: usize) {
+        let words: Vec<String> = node.words.iter().map(|w| quoted(w)).collect();
+        self.line(&format!("{}{};", "  ".repeat(depth), words.join(" ")), Some(&node.place));
     }
 
     fn module(&self, name: &str) -> Option<PathBuf> {
@@ -287,7 +325,13 @@ impl Writer<'_> {
             }
             "listen" if listen(node.word(1)).is_none() => Ok(None),
             "listen" if node.words.iter().any(|w| w == "quic") && !self.abilities.http3 => Ok(None),
-            n if OPTIONAL.contains(&n) && !path().exists() => Ok(None),
+            n if OPTIONAL.contains(&n) => {
+                if path().exists() {
+                    with(path())
+                } else {
+                    Ok(None)
+                }
+            }
             n if AUTHORITIES.contains(&n) => with(self.files.ca()),
             "ssl_crl" | "proxy_ssl_crl" => with(self.files.crl()?),
             "ssl_certificate"
@@ -380,6 +424,30 @@ mod tests {
         let bare = Abilities::of("nginx version: nginx/1.22.1", Path::new("/nonexistent"));
         assert!(!bare.stream && bare.clone().loading(&[other], Path::new("/etc/nginx")).stream);
         assert!(!bare.loading(&tree, Path::new("/etc/nginx")).stream);
+    }
+
+    #[test]
+    fn values_are_no_directives_and_may_be_in_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let node = |words: &[&str], block| Node {
+            place: Place { file: "n".into(), line: 1 },
+            words: words.iter().map(|w| (*w).to_owned()).collect(),
+            block,
+            from: None,
+        };
+        let values = ["user 1", "include a.map", "include b*.map"];
+        let values = values.map(|v| node(&v.split(' ').collect::<Vec<_>>(), None)).to_vec();
+        let mut tree = [node(&["http"], Some(vec![node(&["map", "$arg_a", "$b"], Some(values))]))];
+        let read =
+            |path: &Path| (path == Path::new("/etc/nginx/a.map")).then(|| vec![node(&["listen", "unix:/x"], None)]);
+        with_included(&mut tree, Path::new("/etc/nginx"), &read);
+        let mut files = Files::new(&folder.path().join("files")).unwrap();
+        let paths = Paths { base: Path::new("/etc/nginx"), folder: folder.path(), sockets: &BTreeMap::new() };
+        let out = runnable(&tree, &paths, &mut files, &Abilities::default(), &BTreeSet::new()).unwrap();
+        for line in ["\"user\" \"1\";", "\"listen\" \"unix:/x\";", "\"include\" \"/etc/nginx/b*.map\";"] {
+            assert!(out.text.contains(line), "{}", out.text);
+        }
+        assert!(!out.text.contains("a.map"), "{}", out.text);
     }
 
     #[test]
