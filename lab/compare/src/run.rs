@@ -83,7 +83,7 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     progress("reading the configuration");
     let mut tree = translation::parsed(&sealane, kind, &file)?;
     if kind == Kind::Nginx {
-        nginx::with_included(&mut tree, &base, &|path| translation::parsed(&sealane, kind, path).ok());
+        nginx::with_included(&mut tree, &base, &|path: &Path| translation::parsed(&sealane, kind, path).ok());
     }
     let made_by_import = folder.join("imported.toml");
     let entries = translation::translate(&sealane, kind, &file, &made_by_import)?;
@@ -124,7 +124,9 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
         }
         Kind::Haproxy => {
             haproxy::prepare(&tree, lists.folder(), &named, &mut files)?;
-            lists.client().map(|name| files.name_client(name)).transpose()?;
+            if let Some(name) = lists.client() {
+                files.name_client(name)?;
+            }
         }
     }
     let mut report = Report::new(kind);

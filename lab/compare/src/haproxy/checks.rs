@@ -36,7 +36,7 @@ impl Checks {
                 for talk in talks {
                     out.addresses.extend(addresses(proxy, talk.port));
                     if !talk.turns.is_empty() {
-                        let servers = servers(proxy, talk.port);
+                        let servers = connected(proxy, talk.port);
                         out.dialogues.push(Dialogue { servers, turns: talk.turns });
                     }
                 }
@@ -123,12 +123,19 @@ fn addresses(proxy: &Proxy<'_>, port: Option<u16>) -> BTreeSet<SocketAddr> {
     out
 }
 
-/// The names under which back-ends record the checks of a section.
+/// The names of back-ends to which the checks of a section connect.
+fn connected(proxy: &Proxy<'_>, port: Option<u16>) -> BTreeSet<String> {
+    let lines = proxy.lines().filter(|n| matches!(n.name(), "server" | "server-template"));
+    let sockets = lines.filter_map(|n| socket(server_word(n)));
+    addresses(proxy, port).into_iter().map(|a| a.to_string()).chain(sockets).collect()
+}
+
+/// The same, and the servers themselves: the translation may have no addresses of their own for checks.
 fn servers(proxy: &Proxy<'_>, port: Option<u16>) -> BTreeSet<String> {
     let lines = proxy.lines().filter(|n| matches!(n.name(), "server" | "server-template"));
-    let words: Vec<&str> = lines.map(server_word).collect();
-    let own = words.iter().filter_map(|w| server_address(w)).chain(addresses(proxy, port));
-    own.map(|a| a.to_string()).chain(words.iter().filter_map(|w| socket(w))).collect()
+    let mut out = connected(proxy, port);
+    out.extend(lines.filter_map(|n| server_address(server_word(n))).map(|a| a.to_string()));
+    out
 }
 
 fn server_word(node: &Node) -> &str {

@@ -159,7 +159,7 @@ fn binary(text: &str) -> Option<Vec<u8>> {
         text.chars().map(|c| c.to_digit(16).and_then(|d| u8::try_from(d).ok())).collect::<Option<_>>()?;
     let pairs = digits.chunks_exact(2);
     let is_whole = pairs.remainder().is_empty();
-    let bytes = pairs.map(|pair| pair[0] << 4 | pair[1]).collect();
+    let bytes = pairs.map(|pair| (pair[0] << 4) | pair[1]).collect();
     is_whole.then_some(bytes)
 }
 
