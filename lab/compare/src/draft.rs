@@ -311,10 +311,12 @@ pub struct Plan {
     pub mirrors: BTreeSet<String>,
     /// Whether servers speak HTTP/2 over TLS.
     pub http2_servers: bool,
-    /// Further ports of servers, such as those of checks.
+    /// Further ports of servers.
     pub ports: Vec<u16>,
     /// What health checks of servers expect.
     pub checks: Vec<Check>,
+    /// What health checks without HTTP expect.
+    pub dialogues: Vec<Dialogue>,
     /// The lines that requests are for.
     pub asked: BTreeSet<Place>,
     /// What was not tried.
@@ -392,6 +394,26 @@ pub struct Check {
     pub headers: Vec<(String, String)>,
     /// The content; `None`: any.
     pub content: Option<String>,
+}
+
+/// A health check without HTTP, and answers that satisfy it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dialogue {
+    /// Addresses and Unix sockets of the servers; checks may have ports of their own.
+    pub servers: BTreeSet<String>,
+    /// What the check sends and the back-end answers.
+    pub turns: Vec<Turn>,
+}
+
+/// One turn of a [`Dialogue`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// What the check sends; empty: the back-end speaks first.
+    pub asks: Vec<u8>,
+    /// What the back-end answers.
+    pub answer: Vec<u8>,
+    /// Whether the back-end has to close the connection then.
+    pub closes: bool,
 }
 
 /// Whether only letters and digits are encoded with `%`.

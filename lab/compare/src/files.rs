@@ -23,6 +23,9 @@ pub const HASH: &str = "$2y$04$Q0mparec0mparec0mpare.y71WKB811rBdXFULB5x9tZoNKml
 /// What a client sends with its name and password.
 pub const CREDENTIALS: &str = "Basic Y29tcGFyZTpjb21wYXJl";
 
+/// The name of clients in their certificates.
+const CLIENT: &str = "client.compare.invalid";
+
 /// A certificate with its key.
 pub struct Identity {
     /// The certificate's chain.
@@ -56,10 +59,21 @@ impl Authority {
 
     /// Certificate and key as PEM.
     fn issue(&self, names: &[String], addresses: &[IpAddr], key: &KeyPair) -> anyhow::Result<(String, Vec<u8>)> {
-        let valid = |n: &&String| is_dns_name(n.strip_prefix("*.").unwrap_or(n));
+        let first = names.iter().find(|n| is_name(n)).cloned();
+        self.issue_for(&first.unwrap_or_else(|| "compare.invalid".to_owned()), names, addresses, key)
+    }
+
+    /// The same, with a common name that may be any.
+    fn issue_for(
+        &self,
+        name: &str,
+        names: &[String],
+        addresses: &[IpAddr],
+        key: &KeyPair,
+    ) -> anyhow::Result<(String, Vec<u8>)> {
+        let valid = |n: &&String| is_name(n);
         let mut params = CertificateParams::new(names.iter().filter(valid).cloned().collect::<Vec<_>>())?;
-        let first = names.iter().find(valid).cloned().unwrap_or_else(|| "compare.invalid".to_owned());
-        params.distinguished_name.push(DnType::CommonName, first.chars().take(64).collect::<String>());
+        params.distinguished_name.push(DnType::CommonName, name.chars().take(64).collect::<String>());
         params.subject_alt_names.extend(addresses.iter().map(|a| SanType::IpAddress(*a)));
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let certificate = params.signed_by(key, &self.issuer)?;
@@ -74,6 +88,11 @@ impl Authority {
     }
 }
 
+/// Whether a certificate may have a name.
+fn is_name(name: &str) -> bool {
+    is_dns_name(name.strip_prefix("*.").unwrap_or(name))
+}
+
 /// The files of a run.
 pub struct Files {
     folder: PathBuf,
@@ -83,6 +102,8 @@ pub struct Files {
     ecdsa: KeyPair,
     /// For each path that is not here: what takes its place.
     made: BTreeMap<PathBuf, PathBuf>,
+    /// For each path that is here: the changed copy.
+    copies: BTreeMap<PathBuf, PathBuf>,
     /// The client's certificate of the run's CA.
     pub known: Identity,
     /// The client's certificate of another CA.
@@ -95,7 +116,7 @@ impl Files {
         std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
         let authority = Authority::new("sealane-lab compare")?;
         std::fs::write(folder.join("ca.pem"), &authority.pem)?;
-        let client = ["client.compare.invalid".to_owned()];
+        let client = [CLIENT.to_owned()];
         Ok(Self {
             folder: folder.to_owned(),
             known: authority.identity(&client, &[])?,
@@ -104,7 +125,17 @@ impl Files {
             ecdsa: KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?,
             authority,
             made: BTreeMap::new(),
+            copies: BTreeMap::new(),
         })
+    }
+
+    /// The client's certificate gets the common name that the configuration expects.
+    pub fn name_client(&mut self, name: &str) -> anyhow::Result<()> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let (_, der) = self.authority.issue_for(name, &[CLIENT.to_owned()], &[], &key)?;
+        let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
+        self.known = Identity { chain: vec![der.into()], key };
+        Ok(())
     }
 
     /// The run's CA: in the place of every CA of the configuration, so that clients and back-ends can be verified.
@@ -173,6 +204,22 @@ impl Files {
         let at = self.folder.join("empty");
         std::fs::write(&at, "")?;
         self.made.insert(path.to_owned(), at.clone());
+        Ok(at)
+    }
+
+    /// A file with a text in the place of a path.
+    pub fn text(&mut self, path: &Path) -> anyhow::Result<PathBuf> {
+        let next = self.folder.join(format!("text-{}", self.made.len()));
+        let at = self.made.entry(path.to_owned()).or_insert(next).clone();
+        std::fs::write(&at, "made for this run\n").with_context(|| at.display().to_string())?;
+        Ok(at)
+    }
+
+    /// A changed copy of a file.
+    pub fn copy(&mut self, of: &Path, ending: &str, text: &str) -> anyhow::Result<PathBuf> {
+        let next = self.folder.join(format!("copy-{}.{ending}", self.copies.len()));
+        let at = self.copies.entry(of.to_owned()).or_insert(next).clone();
+        std::fs::write(&at, text).with_context(|| at.display().to_string())?;
         Ok(at)
     }
 

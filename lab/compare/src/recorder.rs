@@ -1,10 +1,11 @@
 //! Back-ends that record what they get: HTTP/1 and HTTP/2, with or without TLS and the header of the PROXY protocol, on every
 //! address of the outside and at Unix sockets; and a DNS server that knows the names of the configuration.
 
+mod dialogue;
 mod http2;
 mod socket;
 
-use crate::draft::Check;
+use crate::draft::{Check, Dialogue, Plan};
 use crate::network::{Network, host};
 use crate::words::Named;
 use anyhow::Context as _;
@@ -66,9 +67,15 @@ struct Shared {
     stop: AtomicBool,
     connections: AtomicUsize,
     checks: Vec<Check>,
+    dialogues: Vec<Dialogue>,
 }
 
 impl Shared {
+    /// The health checks without HTTP of a server.
+    fn dialogues(&self, address: &str) -> Vec<&Dialogue> {
+        self.dialogues.iter().filter(|d| d.servers.contains(address)).collect()
+    }
+
     /// The health check that a request without our header is.
     fn check(&self, address: &str, method: &str, target: &str) -> Option<&Check> {
         let is_there = |c: &&Check| c.servers.contains(address);
@@ -96,21 +103,22 @@ impl Drop for Recorder {
 
 impl Recorder {
     /// Starts back-ends on ports of the outside, at addresses of the loopback inside, and at Unix sockets: for each socket of the
-    /// configuration the path that takes its place. `checks`: what health checks expect.
+    /// configuration the path that takes its place. `plan` has what health checks expect.
     pub fn start(
         network: &Network,
         ports: &BTreeSet<u16>,
         loopback: &BTreeSet<SocketAddr>,
         sockets: &BTreeMap<String, PathBuf>,
         tls: Arc<ServerConfig>,
-        checks: &[Check],
+        plan: &Plan,
     ) -> anyhow::Result<Self> {
         let shared = Shared {
             received: Mutex::default(),
             tls,
             stop: AtomicBool::new(false),
             connections: AtomicUsize::new(0),
-            checks: checks.to_vec(),
+            checks: plan.checks.clone(),
+            dialogues: plan.dialogues.clone(),
         };
         let recorder = Self { shared: Arc::new(shared) };
         for port in ports {
@@ -188,7 +196,18 @@ struct Arrival {
 
 fn connection(mut stream: Socket, address: String, shared: &Arc<Shared>) -> io::Result<()> {
     stream.prepare(IDLE)?;
-    let proxy = proxy_header(&mut stream)?;
+    let dialogues = shared.dialogues(&address);
+    let mut asked = dialogue::unasked(&stream, &dialogues)?;
+    let proxy = if asked.is_none() { proxy_header(&mut stream)? } else { None };
+    if proxy.is_some() {
+        asked = dialogue::unasked(&stream, &dialogues)?;
+    }
+    if asked.is_none() {
+        asked = dialogue::asked(&stream, &dialogues)?;
+    }
+    if let Some(asked) = asked {
+        return dialogue::hold(&mut stream, asked);
+    }
     let mut first = [0; 4];
     let arrival = Arrival { address, tls: None, proxy };
     match stream.peek_all(&mut first)? {
@@ -214,7 +233,12 @@ fn requests_over_tls<S: Read + Write>(
     shared: &Shared,
 ) -> io::Result<()> {
     let name = tls.conn.server_name().map(str::to_owned);
-    let done = requests(&mut tls, shared, &Arrival { tls: Some(name), ..arrival });
+    let (begin, asked) = dialogue::read(&mut tls, &shared.dialogues(&arrival.address))?;
+    let mut stream = dialogue::Begun::new(begin, &mut tls);
+    let done = match asked {
+        Some(asked) => dialogue::hold(&mut stream, asked),
+        None => requests(&mut stream, shared, &Arrival { tls: Some(name), ..arrival }),
+    };
     tls.conn.send_close_notify();
     let _ = tls.flush();
     done

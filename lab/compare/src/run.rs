@@ -11,7 +11,7 @@ use crate::nginx::{Abilities, Runnable};
 use crate::recorder::{Recorder, dns};
 use crate::report::Report;
 use crate::tls::{About, Shake, shake};
-use crate::tree::{Node, Place};
+use crate::tree::{Node, Place, walk};
 use crate::words::Named;
 use crate::{Kind, haproxy, nginx, translation};
 use anyhow::{Context, bail};
@@ -82,6 +82,9 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
 
     progress("reading the configuration");
     let mut tree = translation::parsed(&sealane, kind, &file)?;
+    if kind == Kind::Nginx {
+        nginx::with_included(&mut tree, &base, &|path: &Path| translation::parsed(&sealane, kind, path).ok());
+    }
     let made_by_import = folder.join("imported.toml");
     let entries = translation::translate(&sealane, kind, &file, &made_by_import)?;
     let (translated, translated_base) = match &options.translated {
@@ -97,12 +100,13 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     let undecided = translation::undecided(&table);
     let entries = open(entries, &undecided);
     let abilities = match kind {
-        Kind::Nginx => abilities(&program)?,
+        Kind::Nginx => abilities(&program)?.loading(&tree, &base),
         Kind::Haproxy => Abilities { http3: has_quic(&program)?, ..Abilities::default() },
     };
+    let lists = haproxy::Lists::new(&haproxy::folder(&tree, &base)).of(&tree);
     let mut plan: Plan = match kind {
         Kind::Nginx => nginx::plan(&tree, &abilities),
-        Kind::Haproxy => haproxy::plan(&tree, &abilities, &haproxy::Lists::new(&haproxy::folder(&tree, &base))),
+        Kind::Haproxy => haproxy::plan(&tree, &abilities, &lists),
     };
     plan.spread();
     if plan.listeners.is_empty() {
@@ -118,7 +122,12 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
             nginx::prepare(&tree, &base, &named, &mut files)?;
             nginx::with_old_http2(&mut tree, &abilities);
         }
-        Kind::Haproxy => haproxy::prepare(&tree, &haproxy::folder(&tree, &base), &named, &mut files)?,
+        Kind::Haproxy => {
+            haproxy::prepare(&tree, lists.folder(), &named, &mut files)?;
+            if let Some(name) = lists.client() {
+                files.name_client(name)?;
+            }
+        }
     }
     let mut report = Report::new(kind);
     report.undecided = undecided.len();
@@ -248,7 +257,7 @@ fn side(
     };
     let loopback: BTreeSet<SocketAddr> =
         plan.servers.iter().filter(|a| a.ip().is_loopback() && a.is_ipv4() && !own(a)).copied().collect();
-    let recorder = Recorder::start(&network, &ports, &loopback, sockets, tls.clone(), &plan.checks)?;
+    let recorder = Recorder::start(&network, &ports, &loopback, sockets, tls.clone(), plan)?;
     let servers = resolvers.into_iter().chain(named.addresses.iter().copied()).collect();
     dns(&network, &servers, named, &recorder)?;
     Ok(Side { network, recorder })
@@ -300,9 +309,15 @@ impl Original<'_> {
             let Some((place, message)) = complaint(self.kind, &said, &runnable) else {
                 bail!("{} refuses its configuration: {}", self.kind.title(), said.trim());
             };
-            let unknown = ["unknown directive \"", "unknown keyword '"].iter().find_map(|p| message.split_once(*p));
-            match unknown.and_then(|(_, rest)| rest.split(['"', '\'']).next()) {
-                Some(name) if refused.len() < MAX_REFUSED && refused.insert((place.clone(), name.to_owned())) => {
+            match unknown(&message) {
+                Some((name, is_action)) => {
+                    // An action is a part of its line.
+                    let whole = is_action.then(|| first_word(self.tree, &place)).flatten();
+                    if refused.len() >= MAX_REFUSED
+                        || !refused.insert((place.clone(), whole.unwrap_or(name).to_owned()))
+                    {
+                        bail!("{place}: {} refuses it: {message}", self.kind.title());
+                    }
                     plan.skip(&place, format!("this {} does not know {name}", self.kind.title()));
                 }
                 _ => bail!("{place}: {} refuses it: {message}", self.kind.title()),
@@ -341,6 +356,27 @@ impl Original<'_> {
     }
 }
 
+/// What a program does not know, and whether that is the action of a rule.
+fn unknown(message: &str) -> Option<(&str, bool)> {
+    [("unknown directive \"", false), ("unknown keyword '", false), ("but got '", true)].into_iter().find_map(
+        |(before, is_action)| {
+            let (_, rest) = message.split_once(before)?;
+            Some((rest.split(['"', '\'']).next()?, is_action))
+        },
+    )
+}
+
+/// The first word of a line.
+fn first_word<'n>(tree: &'n [Node], place: &Place) -> Option<&'n str> {
+    let mut found = None;
+    walk(tree, &mut |n| {
+        if n.place == *place && n.block.is_none() {
+            found = Some(n.name());
+        }
+    });
+    found
+}
+
 /// The line of the original that a program complains about, and what it says.
 fn complaint(kind: Kind, said: &str, runnable: &Runnable) -> Option<(Place, String)> {
     for line in said.lines() {
@@ -353,7 +389,9 @@ fn complaint(kind: Kind, said: &str, runnable: &Runnable) -> Option<(Place, Stri
             }
             Kind::Haproxy => {
                 let Some((_, rest)) = line.split_once("parsing [").filter(|_| line.contains("ALERT")) else { continue };
-                let Some((place, message)) = rest.split_once("] : ") else { continue };
+                let Some((place, message)) = rest.split_once("] : ").or_else(|| rest.split_once("]: ")) else {
+                    continue;
+                };
                 let Some(number) = place.rsplit(':').next().and_then(|n| n.parse::<usize>().ok()) else { continue };
                 (number, message.to_owned())
             }
@@ -474,5 +512,26 @@ fn judge(
         !report.untried.iter().chain(&plan.untried).any(|u| u.why.contains("--requests") || u.why.contains("--time"));
     if let Some(accepted) = accepted.filter(|_| is_whole) {
         report.stale = accepted.stale();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_does_not_know_is_found_in_what_it_says() {
+        assert_eq!(unknown("unknown directive \"no_such\""), Some(("no_such", false)));
+        let said = "'http-request' expects 'wait-for-handshake', 'cache-use', but got 'lua.check'. Did you mean 'cache-use' maybe ?";
+        assert_eq!(unknown(said), Some(("lua.check", true)));
+        assert_eq!(unknown("error opening file 'x'"), None);
+        let place = Place { file: "h".into(), line: 7 };
+        let line = Node { place: place.clone(), words: vec!["http-request".to_owned()], block: None, from: None };
+        let tree = [Node { block: Some(vec![line.clone()]), ..line }];
+        assert_eq!(first_word(&tree, &place), Some("http-request"));
+        let runnable = Runnable { text: String::new(), places: vec![None, Some(place.clone())] };
+        let said = format!("[ALERT] (1) : config : parsing [/x:2]: {said}\n");
+        let (at, message) = complaint(Kind::Haproxy, &said, &runnable).unwrap();
+        assert_eq!((at, unknown(&message).unwrap().0), (place, "lua.check"));
     }
 }

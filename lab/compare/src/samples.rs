@@ -33,6 +33,13 @@ pub fn text(pattern: &str) -> Option<String> {
     all.into_iter().find(|text| text.chars().all(|c| !c.is_control()))
 }
 
+/// Bytes that a regular expression matches, which may be any.
+pub fn bytes(pattern: &str) -> Option<Vec<u8>> {
+    let mut builder = ParserBuilder::new();
+    builder.unicode(false).utf8(false).nest_limit(50);
+    of(&builder.build().parse(pattern).ok()?).into_iter().next()
+}
+
 /// The text with which all texts begin that a regular expression matches; empty if that is not known.
 pub fn beginning(pattern: &str) -> String {
     let mut builder = ParserBuilder::new();
@@ -172,6 +179,7 @@ mod tests {
         assert!(regex(r"\.(gif|jpe?g)$", false).unwrap().contains(&".jpg".to_owned()));
         assert_eq!(regex(r"^/v[0-9]{2}$", false).unwrap(), ["/v77"]);
         assert_eq!(regex(r"^/(?!private)", false), None, "only PCRE looks ahead");
+        assert_eq!(bytes(r"^\+OK .*\r\n").unwrap(), b"+OK a\r\n");
     }
 
     #[test]

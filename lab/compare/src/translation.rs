@@ -97,7 +97,8 @@ const PATHS: &[&str] = &[
 /// Settings that are lists of paths.
 const LISTS: &[&str] = &["allow_file", "deny_file", "crl"];
 
-/// The translation as a table, with the files that it includes. All paths in it are absolute, because the copy is in another folder.
+/// The translation as a table, with the files that it includes. All paths in it are absolute, because the copy is in another folder:
+/// they start at a folder, unless a file is beside the translation that the import has written with it.
 pub fn read(path: &Path, folder: &Path) -> anyhow::Result<Table> {
     let name = || path.display().to_string();
     let mut text = std::fs::read_to_string(path).with_context(name)?;
@@ -116,7 +117,9 @@ pub fn read(path: &Path, folder: &Path) -> anyhow::Result<Table> {
     }
     let mut table: Table = text.parse().with_context(name)?;
     table.remove("include");
-    table.iter_mut().for_each(|(key, value)| absolute(key, value, folder));
+    let beside = path.parent().unwrap_or(Path::new("/"));
+    let at = |name: &str| Some(beside.join(name)).filter(|p| p.exists()).unwrap_or_else(|| folder.join(name));
+    table.iter_mut().for_each(|(key, value)| absolute(key, value, &at));
     Ok(table)
 }
 
@@ -139,22 +142,22 @@ fn included(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
 }
 
 /// Makes the paths of a setting absolute.
-fn absolute(key: &str, value: &mut Value, folder: &Path) {
+fn absolute(key: &str, value: &mut Value, at: &dyn Fn(&str) -> PathBuf) {
     let is_path = |text: &str| !text.is_empty() && !text.contains(':') && !text.starts_with('$');
     match value {
         Value::String(text) if PATHS.contains(&key) || LISTS.contains(&key) => {
             // A URL, a token or a variable is no path. A word such as "off" may be one, if it names a file.
-            let path = folder.join(&text);
+            let path = at(text.as_str());
             if is_path(text) && (!is_word(key) || path.exists()) {
                 *text = path.display().to_string();
             }
-            placeholders(text, folder);
+            placeholders(text, at);
         }
-        Value::String(text) => placeholders(text, folder),
-        Value::Array(all) if LISTS.contains(&key) => all.iter_mut().for_each(|v| absolute(key, v, folder)),
+        Value::String(text) => placeholders(text, at),
+        Value::Array(all) if LISTS.contains(&key) => all.iter_mut().for_each(|v| absolute(key, v, at)),
         // Tables in a list have keys of their own.
-        Value::Array(all) => all.iter_mut().for_each(|v| absolute("", v, folder)),
-        Value::Table(table) => table.iter_mut().for_each(|(key, v)| absolute(key, v, folder)),
+        Value::Array(all) => all.iter_mut().for_each(|v| absolute("", v, at)),
+        Value::Table(table) => table.iter_mut().for_each(|(key, v)| absolute(key, v, at)),
         _ => {}
     }
 }
@@ -165,11 +168,14 @@ fn is_word(key: &str) -> bool {
 }
 
 /// Makes the paths in `${file:PATH}` absolute.
-fn placeholders(text: &mut String, folder: &Path) {
+fn placeholders(text: &mut String, at: &dyn Fn(&str) -> PathBuf) {
     const BEGIN: &str = "${file:";
     let parts: Vec<&str> = text.split(BEGIN).collect();
     let [first, rest @ ..] = parts.as_slice() else { return };
-    let one = |part: &&str| format!("{BEGIN}{}", folder.join(part).display());
+    let one = |part: &&str| match part.split_once('}') {
+        Some((name, behind)) => format!("{BEGIN}{}}}{behind}", at(name).display()),
+        None => format!("{BEGIN}{part}"),
+    };
     *text = std::iter::once((*first).to_owned()).chain(rest.iter().map(one)).collect();
 }
 
@@ -304,7 +310,7 @@ pub fn runnable(
     files: &mut Files,
     lanes: u32,
 ) -> anyhow::Result<String> {
-    for key in ["undecided", "user", "group", "admin"] {
+    for key in ["undecided", "user", "group", "admin", "acme"] {
         table.remove(key);
     }
     table.insert("lanes".to_owned(), Value::Integer(lanes.into()));
@@ -314,7 +320,15 @@ pub fn runnable(
     let names: BTreeSet<String> = named.dns_names().cloned().collect();
     let text = |path: PathBuf| Value::String(path.display().to_string());
     for listener in tables(&mut table, "listener") {
+        let address = listener.get("address").map(ToString::to_string).unwrap_or_default();
         let Some(tls) = listener.get_mut("tls").and_then(Value::as_table_mut) else { continue };
+        // The import could not read which ones there are, or an authority issues them, which cannot be asked here.
+        if tls.get("certificates").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+            let name = PathBuf::from(format!("a certificate for the listener at {address}, which has none in a file"));
+            files.certificate(&name, None, &names)?;
+            let made = Table::from_iter([("cert".to_owned(), text(files.instead(&name)))]);
+            tls.insert("certificates".to_owned(), Value::Array(vec![Value::Table(made)]));
+        }
         // No authority can be asked here.
         tls.remove("ocsp_stapling");
         for certificate in tables(tls, "certificates") {
@@ -408,6 +422,9 @@ fn pair(table: &mut Table, folder: &Path, names: &BTreeSet<String>, files: &mut 
 }
 
 fn authorities(table: &mut Table, files: &mut Files, text: &dyn Fn(PathBuf) -> Value) -> anyhow::Result<()> {
+    for other in tables(table, "authority") {
+        authorities(other, files, text)?;
+    }
     if table.contains_key("ca") {
         table.insert("ca".to_owned(), text(files.ca()));
     }
@@ -452,6 +469,25 @@ mod tests {
     }
 
     #[test]
+    fn a_listener_without_certificates_gets_one_and_all_authorities_are_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = Files::new(folder.path()).unwrap();
+        let table: Table =
+            "[[listener]]\naddress = \":443\"\n[listener.tls]\n[[listener.tls.client_auth]]\nmode = \"require\"\n\
+            ca = \"a.pem\"\n[[listener.tls.client_auth.authority]]\nca = \"b.pem\"\ncrl = \"b.crl\"\n"
+                .parse()
+                .unwrap();
+        let out: Table = runnable(table, folder.path(), &Named::default(), &mut files, 1).unwrap().parse().unwrap();
+        let tls = &out["listener"][0]["tls"];
+        let cert = std::fs::read_to_string(tls["certificates"][0]["cert"].as_str().unwrap()).unwrap();
+        assert!(cert.contains("BEGIN CERTIFICATE") && cert.contains("PRIVATE KEY"));
+        assert!(files.made()[0].starts_with("a certificate for the listener at \":443\""), "{:?}", files.made());
+        let other = &tls["client_auth"][0]["authority"][0];
+        assert_eq!(other["ca"].as_str(), files.ca().to_str());
+        assert!(other["crl"].as_str().unwrap().ends_with("crl.pem"));
+    }
+
+    #[test]
     fn files_beside_a_translation_are_found_from_another_folder() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
@@ -481,6 +517,15 @@ mod tests {
             runnable(table.clone(), folder.path(), &Named::default(), &mut files, 1).unwrap().parse().unwrap();
         assert!(copy["host"][0]["allow_file"][0].as_str().unwrap().ends_with("/made/empty"), "a list that is not here");
         assert!(!table.contains_key("include"));
+        // What the import writes beside its result, and what is beside the original.
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::fs::write(elsewhere.path().join("error-503.html"), "x").unwrap();
+        let text = "[[host]]\nerror_page = [{ file = \"error-503.html\" }, { file = \"old.txt\" }]\n";
+        std::fs::write(elsewhere.path().join("imported.toml"), text).unwrap();
+        let table = read(&elsewhere.path().join("imported.toml"), folder.path()).unwrap();
+        let files = &table["host"][0]["error_page"];
+        assert_eq!(files[0]["file"].as_str(), elsewhere.path().join("error-503.html").to_str());
+        assert_eq!(files[1]["file"].as_str(), Some(path("old.txt").as_str()));
     }
 
     /// A setting that is a path, and that is not known here, would be looked for in the folder of the copy.

@@ -52,6 +52,8 @@ pub enum Of {
     Tls,
     Sni,
     Certificate,
+    /// The name in the client's certificate; this is the one that clients show.
+    CommonName(String),
     /// A counter of requests, or of connections, that is compared with a number.
     Counter(bool),
     /// The length of the body, which is compared with a number.
@@ -142,6 +144,9 @@ impl Test {
     /// Reads a criterion, its flags and its values.
     pub fn read(words: &[String], lists: &Lists) -> Option<Self> {
         let (name, rest) = words.split_first()?;
+        if name == "nbsrv" || name.starts_with("nbsrv(") {
+            return alive(rest);
+        }
         let sample = Sample::read(name, lists).ok()?;
         let (mut how, mut ignore_case, mut rest) = (sample.how, sample.lower, rest.iter());
         let mut values = Vec::new();
@@ -265,6 +270,10 @@ impl Test {
                 let shown = if wanted { Shown::Known } else { Shown::None };
                 push(Draft { shown, ..draft.clone() });
             }
+            Of::CommonName(_) => {
+                push(Draft { shown: Shown::Known, ..draft.clone() });
+                push(Draft { shown: Shown::None, ..draft.clone() });
+            }
             Of::Source => {
                 // What is as it has to be stays as it is.
                 push(draft.clone());
@@ -315,7 +324,9 @@ impl Test {
                     vec![format!("{value}x")],
                 ),
                 Match::Within if is_path => (vec![format!("/x{value}y")], vec!["/xy".to_owned()]),
-                Match::Within => (vec![format!("x{value}y")], Vec::new()),
+                // Other words mean something to the connection.
+                Match::Within if self.is_of_connection() => (vec![value.clone()], Vec::new()),
+                Match::Within => (vec![format!("x{value}y"), value.clone()], Vec::new()),
                 Match::Folder if is_path => (
                     vec![format!("/{v}/x"), format!("/{v}"), format!("/x/{v}/y")],
                     vec![format!("/{v}x/y"), format!("/x{v}")],
@@ -353,12 +364,19 @@ impl Test {
         out
     }
 
+    /// Whether it is about a header of the connection.
+    fn is_of_connection(&self) -> bool {
+        matches!(&self.of, Of::Header { name, .. } if ["connection", "upgrade", "te"].iter().any(|h| name.eq_ignore_ascii_case(h)))
+    }
+
     /// Whether it holds for a request; `None` if that is not known here.
     pub fn holds(&self, draft: &Draft) -> Option<bool> {
         let value: String = match &self.of {
             Of::Constant(value) => return Some(*value),
             Of::Tls => return Some(draft.tls),
             Of::Certificate => return Some(draft.shown == Shown::Known),
+            Of::CommonName(_) if draft.shown != Shown::Known => return Some(false),
+            Of::CommonName(name) => name.clone(),
             Of::Counter(_) => return Some(draft.times != Times::Once),
             Of::Length => {
                 let (least, longer) = least_longer(&self.values)?;
@@ -413,6 +431,18 @@ impl Test {
     }
 }
 
+/// `nbsrv(backend) ge 1`: all servers are alive.
+fn alive(words: &[String]) -> Option<Test> {
+    let values: Vec<&str> = words.iter().map(String::as_str).collect();
+    let holds = match values.as_slice() {
+        ["lt" | "le", _] | ["eq", "0"] | ["0"] => false,
+        ["gt" | "ge", _] => true,
+        _ => return None,
+    };
+    let of = Of::Constant(holds);
+    Some(Test { of, how: Match::Found, ignore_case: false, bare: false, values: Vec::new() })
+}
+
 /// For `gt 1000` and the like, the least length of those that are longer, and whether the longer ones match.
 fn least_longer(values: &[String]) -> Option<(u64, bool)> {
     let [operator, number] = values else { return None };
@@ -459,10 +489,10 @@ pub fn of(fetch: &str, argument: &str) -> Option<Of> {
         "hdr" | "req.hdr" => Of::Header { name: argument.to_owned(), listed: true },
         "req.fhdr" => Of::Header { name: argument.to_owned(), listed: false },
         "base" => Of::Base,
-        "url" | "pathq" => Of::Target,
+        "url" | "pathq" | "capture.req.uri" => Of::Target,
         "http_auth" | "http_auth_group" => Of::Users,
         "path" => Of::Path,
-        "method" => Of::Method,
+        "method" | "capture.req.method" => Of::Method,
         "src" => Of::Source,
         "ssl_fc" => Of::Tls,
         "ssl_fc_sni" | "req_ssl_sni" | "req.ssl_sni" => Of::Sni,
@@ -661,6 +691,29 @@ mod tests {
         let groups =
             condition(&words("http-request deny if { rand(100) lt 5 }"), &Named::new(), &Lists::default()).unwrap();
         assert!(outcomes(&groups, &draft()).unknown);
+    }
+
+    #[test]
+    fn servers_are_alive_and_certificates_have_a_name() {
+        let of =
+            |text: &str, lists: &Lists| outcomes(&condition(&words(text), &Named::new(), lists).unwrap(), &draft());
+        let out = of("use_backend b if { nbsrv(b) ge 1 } { path /x }", &Lists::default());
+        assert!(out.held.iter().any(|d| d.path == "/x") && !out.unknown);
+        assert!(of("use_backend b if { nbsrv(b) lt 1 }", &Lists::default()).held.is_empty());
+        assert!(of("use_backend b if { nbsrv(b) 2:3 }", &Lists::default()).unknown);
+        let node = |text: &str, block| Node {
+            place: Place { file: "h".into(), line: 1 },
+            words: words(text),
+            block,
+            from: None,
+        };
+        let line = node("http-request deny if !{ ssl_c_s_dn(cn) -i acme other }", None);
+        let section = node("backend b", Some(vec![line]));
+        let lists = Lists::new(std::path::Path::new("/nonexistent")).of(&[section]);
+        assert_eq!(lists.client(), Some("acme"));
+        let out = of("http-request deny if !{ ssl_c_s_dn(cn) acme }", &lists);
+        assert!(out.held.iter().all(|d| d.shown == Shown::None) && out.missed[0].shown == Shown::Known);
+        assert!(of("http-request deny if { ssl_c_s_dn(cn) other }", &lists).held.is_empty());
     }
 
     #[test]

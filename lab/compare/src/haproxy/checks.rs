@@ -1,84 +1,161 @@
 //! Health checks: what they ask, and an answer that satisfies what they expect.
 
+use super::dialogues::{Rules, rules};
 use super::{Proxy, server_address, socket};
-use crate::draft::Check;
+use crate::draft::{Check, Dialogue};
 use crate::samples;
-use crate::tree::Node;
+use crate::tree::{Node, Place};
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 /// Statuses that are tried, the usual ones first.
 const STATUSES: [u16; 12] = [200, 204, 201, 301, 302, 401, 403, 404, 500, 503, 400, 100];
 
-/// The HTTP checks of a section with servers, and answers that satisfy them.
-pub fn checks(proxy: &Proxy<'_>) -> Vec<Check> {
-    let option = |n: &&Node| n.word(0) == "option" && n.word(1) == "httpchk";
-    let off = |n: &&Node| n.word(0) == "no" && n.word(1) == "option" && n.word(2) == "httpchk";
-    let Some(on) = proxy.lines().filter(|n| option(n) || off(n)).last().filter(option) else { return Vec::new() };
-    let servers = servers(proxy);
-    let (method, target) = match on.words.get(2..).unwrap_or_default() {
-        [] => ("OPTIONS", "/"),
-        [target] => ("OPTIONS", target.as_str()),
-        [method, target, ..] => (method.as_str(), target.as_str()),
-    };
-    let mut steps = vec![Step::new(method, target)];
-    let mut sent = false;
-    for node in proxy.lines().filter(|n| n.name() == "http-check") {
-        match node.word(1) {
-            "send" => {
-                // The first one completes what the option says.
-                if std::mem::replace(&mut sent, true) {
-                    steps.push(Step::new("GET", "/"));
-                }
-                let Some(step) = steps.last_mut() else { continue };
-                if let Some(method) = node.after("meth") {
-                    method.clone_into(&mut step.method);
-                }
-                if let Some(target) = node.after("uri").or(node.after("uri-lf")) {
-                    target.clone_into(&mut step.target);
-                }
-            }
-            "expect" => {
-                if let (Some(step), Some(expect)) =
-                    (steps.last_mut(), Expect::read(node.words.get(2..).unwrap_or_default()))
-                {
-                    step.expects.push(expect);
-                }
-            }
-            _ => {}
-        }
-    }
-    steps.into_iter().map(|step| step.check(&servers)).collect()
+/// What the checks of a section with servers ask.
+#[derive(Default)]
+pub struct Checks {
+    /// The HTTP checks, and answers that satisfy them.
+    pub http: Vec<Check>,
+    /// The checks with `tcp-check`, and answers that satisfy them.
+    pub dialogues: Vec<Dialogue>,
+    /// The addresses to which checks connect.
+    pub addresses: BTreeSet<SocketAddr>,
+    /// Lines that the copy does not contain, because no answer is known that satisfies them.
+    pub unanswered: BTreeSet<Place>,
 }
 
-/// The addresses of a section's servers, with the ports of their checks.
-fn servers(proxy: &Proxy<'_>) -> BTreeSet<String> {
-    let mut out = BTreeSet::new();
-    let default = proxy.lines().filter(|n| n.name() == "default-server").filter_map(|n| n.after("port")).last();
-    for node in proxy.lines().filter(|n| matches!(n.name(), "server" | "server-template")) {
-        let word = node.word(if node.name() == "server" { 2 } else { 3 });
-        out.extend(socket(word));
-        let Some(address) = server_address(word) else { continue };
-        out.insert(address.to_string());
-        if let Some(port) = node.after("port").or(default).and_then(|p| p.parse().ok()) {
-            out.insert(std::net::SocketAddr::new(address.ip(), port).to_string());
+impl Checks {
+    /// Reads those of a section.
+    pub fn of(proxy: &Proxy<'_>) -> Self {
+        let mut out = Self { addresses: addresses(proxy, None), ..Self::default() };
+        out.read_http(proxy);
+        match rules(proxy) {
+            Rules::None => {}
+            Rules::Unknown(lines) => out.unanswered.extend(lines),
+            Rules::Known(talks) => {
+                for talk in talks {
+                    out.addresses.extend(addresses(proxy, talk.port));
+                    if !talk.turns.is_empty() {
+                        let servers = connected(proxy, talk.port);
+                        out.dialogues.push(Dialogue { servers, turns: talk.turns });
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    fn read_http(&mut self, proxy: &Proxy<'_>) {
+        let is_option = |n: &&&Node| n.word(0) == "option" && n.word(1) == "httpchk";
+        let is_rule = |n: &&&Node| n.name() == "http-check" && matches!(n.word(1), "connect" | "send" | "expect");
+        if kind(proxy) != Some("httpchk") {
+            return;
+        }
+        // A section with rules of its own inherits neither rules nor the request.
+        let own: Vec<&Node> = proxy.section.inner().iter().collect();
+        let lines = match own.iter().any(|n| is_option(&n) || is_rule(&n)) {
+            true => own,
+            false => proxy.lines().collect(),
+        };
+        let option = lines.iter().rev().find(is_option);
+        let (method, target) = match option.and_then(|n| n.words.get(2..)).unwrap_or_default() {
+            [] => ("OPTIONS", "/"),
+            [target] => ("OPTIONS", target.as_str()),
+            [method, target, ..] => (method.as_str(), target.as_str()),
+        };
+        let mut steps = vec![Step::new(method, target)];
+        let (mut sent, mut port) = (false, None);
+        for node in lines.iter().filter(is_rule) {
+            match node.word(1) {
+                "connect" => port = node.after("port").and_then(number),
+                "send" => {
+                    // The first one completes what the option says.
+                    if std::mem::replace(&mut sent, true) {
+                        steps.push(Step::new("GET", "/"));
+                    }
+                    let Some(step) = steps.last_mut() else { continue };
+                    step.port = port;
+                    if let Some(method) = node.after("meth") {
+                        method.clone_into(&mut step.method);
+                    }
+                    if let Some(target) = node.after("uri").or(node.after("uri-lf")) {
+                        target.clone_into(&mut step.target);
+                    }
+                }
+                _ => match (steps.last_mut(), Expect::read(node.words.get(2..).unwrap_or_default())) {
+                    (Some(step), Some(expect)) => step.expects.push(expect),
+                    // A check without it is satisfied with any success.
+                    _ => drop(self.unanswered.insert(node.place.clone())),
+                },
+            }
+        }
+        for step in steps {
+            let port = step.port.or(port);
+            self.addresses.extend(addresses(proxy, port));
+            self.http.push(step.check(servers(proxy, port)));
         }
     }
+}
+
+/// The kind of a section's checks, of those that the copy contains: the last one counts.
+pub(super) fn kind<'n>(proxy: &Proxy<'n>) -> Option<&'n str> {
+    let options = proxy.lines().filter(|n| n.word(0) == "option").map(|n| n.word(1));
+    options.filter(|o| matches!(*o, "httpchk" | "tcp-check")).last()
+}
+
+/// The port of a connection: `8080` or `int(8080)`.
+pub(super) fn number(text: &str) -> Option<u16> {
+    let bare = text.strip_prefix("int(").and_then(|t| t.strip_suffix(')')).unwrap_or(text);
+    bare.parse().ok()
+}
+
+/// The addresses to which the checks of a section's servers connect: the server's, or that of `addr` and `port`. `port`: that of a rule.
+fn addresses(proxy: &Proxy<'_>, port: Option<u16>) -> BTreeSet<SocketAddr> {
+    let defaults = || proxy.lines().filter(|n| n.name() == "default-server");
+    let default = |option: &str| defaults().filter_map(|n| n.after(option)).last();
+    let mut out = BTreeSet::new();
+    for node in proxy.lines().filter(|n| matches!(n.name(), "server" | "server-template")) {
+        let Some(server) = server_address(server_word(node)) else { continue };
+        let addr = node.after("addr").or(default("addr")).and_then(|a| a.parse().ok());
+        let port = port.or(node.after("port").or(default("port")).and_then(number));
+        out.insert(SocketAddr::new(addr.unwrap_or(server.ip()), port.unwrap_or(server.port())));
+    }
     out
+}
+
+/// The names of back-ends to which the checks of a section connect.
+fn connected(proxy: &Proxy<'_>, port: Option<u16>) -> BTreeSet<String> {
+    let lines = proxy.lines().filter(|n| matches!(n.name(), "server" | "server-template"));
+    let sockets = lines.filter_map(|n| socket(server_word(n)));
+    addresses(proxy, port).into_iter().map(|a| a.to_string()).chain(sockets).collect()
+}
+
+/// The same, and the servers themselves: the translation may have no addresses of their own for checks.
+fn servers(proxy: &Proxy<'_>, port: Option<u16>) -> BTreeSet<String> {
+    let lines = proxy.lines().filter(|n| matches!(n.name(), "server" | "server-template"));
+    let mut out = connected(proxy, port);
+    out.extend(lines.filter_map(|n| server_address(server_word(n))).map(|a| a.to_string()));
+    out
+}
+
+fn server_word(node: &Node) -> &str {
+    node.word(if node.name() == "server" { 2 } else { 3 })
 }
 
 /// A request of a check with what its response has to be.
 struct Step {
     method: String,
     target: String,
+    port: Option<u16>,
     expects: Vec<Expect>,
 }
 
 impl Step {
     fn new(method: &str, target: &str) -> Self {
-        Self { method: method.to_owned(), target: target.to_owned(), expects: Vec::new() }
+        Self { method: method.to_owned(), target: target.to_owned(), port: None, expects: Vec::new() }
     }
 
-    fn check(self, servers: &BTreeSet<String>) -> Check {
+    fn check(self, servers: BTreeSet<String>) -> Check {
         let is_good = |status: &u16| self.expects.iter().all(|e| e.allows(*status) != Some(false));
         let stated = self.expects.iter().flat_map(Expect::statuses);
         let status = STATUSES.into_iter().chain(stated).find(is_good).unwrap_or(200);
@@ -95,7 +172,7 @@ impl Step {
         // Content that must not be there is seldom this one.
         let avoids = self.expects.iter().any(|e| e.negated && matches!(e.what, What::Text(_)));
         let content = (!content.is_empty()).then_some(content).or(avoids.then(|| "-\n".to_owned()));
-        Check { servers: servers.clone(), method: self.method, target: self.target, status, headers, content }
+        Check { servers, method: self.method, target: self.target, status, headers, content }
     }
 }
 
@@ -207,7 +284,6 @@ fn header(rest: &mut std::slice::Iter<'_, String>) -> Option<What> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::Place;
 
     fn node(line: &str, block: Option<Vec<Node>>) -> Node {
         let words = line.split(' ').map(|w| w.replace("\\n", "\n")).collect();
@@ -217,7 +293,7 @@ mod tests {
     fn found(lines: &[&str]) -> Vec<Check> {
         let lines = lines.iter().map(|l| node(l, None)).chain([node("server s 10.0.0.1:80 check port 81", None)]);
         let section = node("backend b", Some(lines.collect()));
-        checks(&Proxy { section: &section, inherited: Vec::new() })
+        Checks::of(&Proxy { section: &section, inherited: Vec::new() }).http
     }
 
     #[test]
@@ -247,6 +323,42 @@ mod tests {
         assert_eq!(check.headers, [("X-Up".to_owned(), "yes".to_owned())]);
         let check = one(&["option httpchk /", "http-check expect ! string DOWN"]);
         assert_eq!(check.content.as_deref(), Some("-\n"));
+    }
+
+    #[test]
+    fn a_section_with_checks_of_its_own_inherits_none() {
+        let inherited = [
+            node("option httpchk GET /d", None),
+            node("http-check expect status 200", None),
+            node("default-server addr 10.0.0.9", None),
+        ];
+        let of = |lines: &[&str]| {
+            let lines = lines.iter().map(|l| node(l, None)).chain([node("server s 10.0.0.1:80 check", None)]);
+            let section = node("backend b", Some(lines.collect()));
+            let checks = Checks::of(&Proxy { section: &section, inherited: inherited.iter().collect() });
+            (checks.http, checks.addresses, checks.unanswered.len())
+        };
+        let (http, addresses, _) = of(&[]);
+        assert_eq!((http[0].target.as_str(), http[0].status), ("/d", 200));
+        let all = |text: &str| -> BTreeSet<SocketAddr> { text.split(' ').map(|a| a.parse().unwrap()).collect() };
+        assert_eq!(addresses, all("10.0.0.9:80"));
+        let (http, addresses, _) =
+            of(&["http-check connect port 8081", "http-check send uri /o", "http-check expect status 204"]);
+        assert_eq!((http[0].method.as_str(), http[0].target.as_str(), http[0].status), ("OPTIONS", "/o", 204));
+        assert!(http[0].servers.contains("10.0.0.9:8081"));
+        assert_eq!(addresses, all("10.0.0.9:80 10.0.0.9:8081"));
+        assert!(of(&["option tcp-check"]).0.is_empty());
+        let (http, _, unanswered) = of(&["option httpchk /", "http-check expect rstring ^(?!a)b"]);
+        assert_eq!((http[0].content.as_deref(), unanswered), (None, 1), "only PCRE looks ahead");
+    }
+
+    #[test]
+    fn texts_in_quotation_marks_have_an_answer() {
+        let rule = ["http-check", "expect", "rstring", "status\"?: *\"?(ok|degraded)"];
+        let rule = Node { words: rule.map(str::to_owned).to_vec(), ..node("http-check", None) };
+        let section = node("backend b", Some(vec![node("option httpchk", None), rule]));
+        let checks = Checks::of(&Proxy { section: &section, inherited: Vec::new() });
+        assert_eq!(checks.http[0].content.as_deref(), Some("status\": \"ok"));
     }
 
     #[test]

@@ -1,8 +1,11 @@
 //! Files of lists and maps that a configuration names, and the samples that are looked up in maps.
 
 use super::acl::{Match, Of, Test, of, suffix};
+use crate::tree::Node;
 use std::path::{Path, PathBuf};
 
+/// The name in the certificate of a client.
+const COMMON_NAME: &str = "ssl_c_s_dn(cn)";
 /// Largest file.
 const MAX_FILE: u64 = 8 << 20;
 
@@ -10,12 +13,45 @@ const MAX_FILE: u64 = 8 << 20;
 #[derive(Clone, Debug, Default)]
 pub struct Lists {
     folder: PathBuf,
+    client: Option<String>,
 }
 
 impl Lists {
     /// Relative paths start at this folder.
     pub fn new(folder: &Path) -> Self {
-        Self { folder: folder.to_owned() }
+        Self { folder: folder.to_owned(), client: None }
+    }
+
+    /// With the name that a configuration expects in certificates of clients.
+    pub fn of(mut self, tree: &[Node]) -> Self {
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for node in tree.iter().flat_map(Node::inner) {
+            for (at, word) in node.words.iter().enumerate().filter(|(_, w)| w.contains(COMMON_NAME)) {
+                let converters = split(word.split(COMMON_NAME).nth(1).unwrap_or_default());
+                let map = converters.iter().filter_map(|c| call(c)).find(|(name, _)| name.starts_with("map"));
+                match map.and_then(|(name, arguments)| Map::read(name, arguments, &self).ok()) {
+                    Some(map) => keys.extend(map.entries.into_iter().map(|(key, _)| key)),
+                    None if node.name() == "acl" || at > 0 && node.words[at - 1].ends_with('{') => {
+                        values.extend(first_value(&node.words[at + 1..]));
+                    }
+                    None => {}
+                }
+            }
+        }
+        let both = values.iter().find(|v| keys.contains(v));
+        let first = both.or(keys.first()).or(values.first());
+        self.client = first.filter(|name| is_name(name)).cloned();
+        self
+    }
+
+    /// The name in certificates of clients that the configuration expects.
+    pub fn client(&self) -> Option<&str> {
+        self.client.as_deref()
+    }
+
+    /// The folder at which relative paths start.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// The lines of a file, without comments. `None`: the file cannot be read here.
@@ -65,7 +101,11 @@ impl Sample {
         let (first, converters) = parts.split_first().ok_or("it is empty")?;
         let (fetch, argument) = call(first).ok_or_else(|| format!("{first} is not understood"))?;
         let (how, fetch) = suffix(fetch);
-        let of = of(fetch, argument).ok_or_else(|| format!("no request is made for the criterion {fetch}"))?;
+        let name = lists.client.clone().filter(|_| first.eq_ignore_ascii_case(COMMON_NAME));
+        let of = name
+            .map(Of::CommonName)
+            .or_else(|| of(fetch, argument))
+            .ok_or_else(|| format!("no request is made for the criterion {fetch}"))?;
         let mut out = Self { of, how, lower: false, bare: false, map: None };
         for converter in converters {
             if out.map.is_some() {
@@ -147,6 +187,23 @@ fn split(expression: &str) -> Vec<&str> {
     }
     out.push(&expression[begin..]);
     out
+}
+
+/// The first value behind a criterion, if it is compared as a whole.
+fn first_value(words: &[String]) -> Option<String> {
+    let mut rest = words.iter();
+    loop {
+        match rest.next()?.as_str() {
+            "-i" | "--" => {}
+            "-m" if rest.next()? == "str" => {}
+            word => return Some(word.to_owned()).filter(|w| !w.starts_with('-') && w != "}"),
+        }
+    }
+}
+
+/// Whether a text can be the name in a certificate.
+fn is_name(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_graphic() || b == b' ')
 }
 
 /// A name and its argument.

@@ -1,14 +1,18 @@
 //! HAProxy: what its configuration asks to be tried, and a copy of it that can run anywhere.
 
 mod acl;
+mod certificates;
 mod checks;
+mod dialogues;
 mod lists;
 mod plan;
+mod rules;
 mod runnable;
 
+pub use certificates::prepare;
 pub use lists::Lists;
 pub use plan::plan;
-pub use runnable::{Paths, folder, prepare, runnable};
+pub use runnable::{Paths, folder, runnable};
 
 use crate::network::{ANY4, ANY6, host};
 use crate::tree::{Node, Place};

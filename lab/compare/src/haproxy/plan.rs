@@ -1,16 +1,20 @@
 //! The requests that a configuration of HAProxy asks for.
 
-use super::acl::{Match, Named, Term, Test, condition, may_hold, must_hold, named, outcomes};
-use super::checks::checks;
-use super::lists::{Lists, Map, Sample, expressions};
+use super::acl::{Match, Named, Test, named, outcomes};
+use super::certificates::{Bases, Listed};
+use super::checks::Checks;
+use super::lists::Lists;
+use super::rules::{RULES, Rule, rules};
 use super::{Proxy, binds, proxies, quic_binds, server_address, socket};
 use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Over, Plan, Shown, is_sendable};
 use crate::files::CREDENTIALS;
 use crate::nginx::Abilities;
 use crate::samples;
 use crate::tree::{Node, Place, Scope};
-use crate::words::is_dns_name;
+use crate::words::{Named as Names, is_dns_name};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Most pairs of a host and a path at one listener.
@@ -39,14 +43,25 @@ pub fn plan(tree: &[Node], abilities: &Abilities, lists: &Lists) -> Plan {
         plan.groups.push(group);
         plan.sockets.extend(sockets);
         plan.http2_servers |= proxy.lines().any(|n| n.after("alpn").is_some_and(|a| a.contains("h2")));
-        // A check may have a port of its own.
-        let checked = proxy.lines().filter(|n| matches!(n.name(), "server" | "default-server"));
-        plan.ports.extend(checked.filter_map(|n| n.after("port")?.parse::<u16>().ok()));
     }
-    plan.checks = all.iter().filter(|p| p.section.name() != "frontend").flat_map(checks).collect();
+    for proxy in all.iter().filter(|p| p.section.name() != "frontend") {
+        let checks = Checks::of(proxy);
+        // A check may have an address of its own.
+        plan.servers.extend(checks.addresses);
+        plan.checks.extend(checks.http);
+        plan.dialogues.extend(checks.dialogues);
+        for place in checks.unanswered {
+            plan.skip(&place, "this part of a health check: no answer of a server is known that satisfies it");
+        }
+    }
     let global = globals(tree);
+    let bases = Bases::of(tree, lists.folder());
+    let names: BTreeSet<String> = Names::of(tree).dns_names().cloned().collect();
     for proxy in all.iter().filter(|p| matches!(p.section.name(), "frontend" | "listen")) {
-        Frontend::new(proxy, &all, lists).add(&mut plan, &global, abilities);
+        let listed = proxy.section.all("bind").map(|n| Listed::of(n, &bases, &names)).collect();
+        let mut frontend = Frontend::new(proxy, &all, lists, listed);
+        frontend.chained = frontend.chain();
+        frontend.add(&mut plan, &global, abilities);
     }
     unasked(&all, &mut plan);
     plan
@@ -119,137 +134,22 @@ fn globals(tree: &[Node]) -> (Chosen, BTreeSet<Place>) {
     (says, lines)
 }
 
-/// A rule with its condition; `None`: it has none.
-struct Rule<'n> {
-    node: &'n Node,
-    condition: Option<Vec<Vec<Term>>>,
-    /// What it looks up in maps.
-    lookups: Vec<Lookup>,
-    /// Why no request is made for an expression in it.
-    why: Option<String>,
-}
-
-/// A value of a request that is looked up.
-struct Lookup {
-    sample: Sample,
-    map: Map,
-    /// What stands around the value in the name of a back-end.
-    around: (String, String),
-}
-
-impl Lookup {
-    /// A criterion for one key, or for all of them.
-    fn test(&self, keys: &[&str]) -> Test {
-        self.sample.test(self.map.how, keys.iter().map(|k| (*k).to_owned()).collect())
-    }
-
-    fn keys(&self) -> Vec<&str> {
-        self.map.entries.iter().map(|(k, _)| k.as_str()).collect()
-    }
-
-    fn backend(&self, value: &str) -> String {
-        format!("{}{value}{}", self.around.0, self.around.1)
-    }
-
-    /// The back-ends that a request may get, as far as that is known here.
-    fn backends(&self, draft: &Draft) -> Vec<String> {
-        let mut out: Vec<String> = Vec::new();
-        let mut entries: Vec<&(String, String)> = self.map.entries.iter().collect();
-        if self.map.how == Match::Begin {
-            // The longest beginning counts.
-            entries.sort_by_key(|(key, _)| std::cmp::Reverse(key.len()));
-        }
-        for (key, value) in entries {
-            match self.test(&[key]).holds(draft) {
-                Some(false) => {}
-                Some(true) => {
-                    out.push(self.backend(value));
-                    return out;
-                }
-                None => out.push(self.backend(value)),
-            }
-        }
-        out.extend(self.map.default.as_ref().map(|d| self.backend(d)));
-        out
-    }
-}
-
-/// What a rule looks up; `Err`: why no request is made for it.
-fn lookups(node: &Node, lists: &Lists, backends: &[&str]) -> Result<Vec<Lookup>, String> {
-    let end = node.words.iter().position(|w| w == "if" || w == "unless").unwrap_or(node.words.len());
-    let mut out = Vec::new();
-    if node.name() == "use_backend" {
-        let word = node.word(1);
-        let all = expressions(word);
-        let [one] = all.as_slice() else {
-            return match word.contains('%') {
-                true => Err("its back-end has a name that is made from several parts of the request".to_owned()),
-                false => Ok(out),
-            };
-        };
-        let whole = format!("%[{one}]");
-        let (before, behind) = word.split_once(&whole).unwrap_or_default();
-        let around = (before.to_owned(), behind.to_owned());
-        let mut sample = Sample::read(one, lists)?;
-        let map = sample.map.take().unwrap_or_else(|| {
-            // The name of a back-end is made from the request.
-            let middle = |name: &&str| name.strip_prefix(before)?.strip_suffix(behind).map(str::to_owned);
-            let entries = backends.iter().filter_map(middle).map(|m| (m.clone(), m)).collect();
-            Map { file: String::new(), how: Match::Is, entries, default: None }
-        });
-        out.push(Lookup { sample, map, around });
-        return Ok(out);
-    }
-    let is_variable = node.word(1).starts_with("set-var(");
-    let words = node.words.get(2..end).unwrap_or_default();
-    let plain = words.iter().filter(|_| is_variable).map(String::as_str);
-    for expression in words.iter().flat_map(|w| expressions(w)).chain(plain).filter(|e| e.contains(",map")) {
-        let mut sample = Sample::read(expression, lists)?;
-        if let Some(map) = sample.map.take() {
-            out.push(Lookup { sample, map, around: (String::new(), String::new()) });
-        }
-    }
-    Ok(out)
-}
-
-impl Rule<'_> {
-    /// Whether it can apply to a request, as far as that is known here.
-    fn may_apply(&self, draft: &Draft) -> bool {
-        let Some(condition) = &self.condition else { return true };
-        match self.node.words.iter().any(|w| w == "unless") {
-            true => !must_hold(condition, draft),
-            false => may_hold(condition, draft),
-        }
-    }
-}
-
-const RULES: &[&str] =
-    &["http-request", "http-response", "http-after-response", "redirect", "use_backend", "tcp-request", "use-server"];
-
-fn rules<'n>(proxy: &Proxy<'n>, acls: &Named<'n>, lists: &Lists, backends: &[&str]) -> Vec<Rule<'n>> {
-    let lines = proxy.lines().filter(|n| RULES.contains(&n.name()));
-    let rule = |node: &'n Node| {
-        let (lookups, why) = match lookups(node, lists, backends) {
-            Ok(lookups) => (lookups, None),
-            Err(why) => (Vec::new(), Some(why)),
-        };
-        Rule { node, condition: condition(&node.words, acls, lists), lookups, why }
-    };
-    lines.map(rule).collect()
-}
-
 struct Frontend<'p, 'n> {
     proxy: &'p Proxy<'n>,
     all: &'p [Proxy<'n>],
     rules: Vec<Rule<'n>>,
     acls: Named<'n>,
     lists: &'p Lists,
+    /// What the lists of certificates of each `bind` say.
+    listed: Vec<Listed>,
     /// The rules of back-ends, by name.
     behind: BTreeMap<&'n str, Vec<Rule<'n>>>,
+    /// The frontends to which the servers of a section relay connections.
+    chained: Vec<(&'n str, Frontend<'p, 'n>)>,
 }
 
 impl<'p, 'n> Frontend<'p, 'n> {
-    fn new(proxy: &'p Proxy<'n>, all: &'p [Proxy<'n>], lists: &'p Lists) -> Self {
+    fn new(proxy: &'p Proxy<'n>, all: &'p [Proxy<'n>], lists: &'p Lists, listed: Vec<Listed>) -> Self {
         let acls = named(proxy.lines(), lists);
         let others = || all.iter().filter(|p| p.section.name() != "frontend");
         let names: Vec<&str> = others().map(|p| p.section.word(1)).collect();
@@ -259,7 +159,35 @@ impl<'p, 'n> Frontend<'p, 'n> {
             let section: &'n Node = other.section;
             behind.entry(section.word(1)).or_insert_with(|| of(other));
         }
-        Self { proxy, all, rules: rules(proxy, &acls, lists, &names), acls, lists, behind }
+        Self { proxy, all, rules: rules(proxy, &acls, lists, &names), acls, lists, listed, behind, chained: Vec::new() }
+    }
+
+    /// Of a section that relays connections: the frontends of HAProxy itself to which it relays them, with the section that has the server.
+    fn chain(&self) -> Vec<(&'n str, Self)> {
+        let mut out = Vec::new();
+        if !self.proxy.is_tcp() {
+            return out;
+        }
+        for proxy in self.all {
+            let lines = || proxy.section.all("server");
+            let is_own = |n: &Node| {
+                let bound: Vec<_> = binds(n.word(1)).into_iter().flatten().collect();
+                let same = |a: SocketAddr| {
+                    let here = |(to, ip): &(SocketAddr, Option<IpAddr>)| {
+                        to.port() == a.port() && ip.map_or(a.ip().is_loopback(), |ip| ip == a.ip())
+                    };
+                    bound.iter().any(here)
+                };
+                lines().filter_map(|s| server_address(s.word(2))).any(same)
+            };
+            let others =
+                self.all.iter().filter(|p| p.section.name() != "backend" && p.section.place != proxy.section.place);
+            for other in others.filter(|p| p.section.all("bind").any(is_own)) {
+                let section: &'n Node = proxy.section;
+                out.push((section.word(1), Self::new(other, self.all, self.lists, Vec::new())));
+            }
+        }
+        out
     }
 
     /// The back-ends that a rule may select for a request.
@@ -296,6 +224,11 @@ impl<'p, 'n> Frontend<'p, 'n> {
                 }
             }
         }
+        // The frontend behind it answers.
+        let own = self.proxy.section.word(1);
+        for (_, other) in self.chained.iter().filter(|(name, _)| *name == own || reached.iter().any(|r| r == name)) {
+            out.extend(other.scope(draft).iter().cloned());
+        }
         Arc::new(out)
     }
 
@@ -304,13 +237,20 @@ impl<'p, 'n> Frontend<'p, 'n> {
         plan.push(draft);
     }
 
-    /// The request with a password, if a rule asks for one.
-    fn admitted(&self, draft: &Draft) -> Draft {
-        let asks = |rule: &&Rule<'n>| rule.node.name() == "http-request" && rule.node.word(1) == "auth";
-        match self.rules.iter().filter(asks).any(|rule| rule.may_apply(draft)) {
-            true => draft.clone().with("Authorization", CREDENTIALS),
-            false => draft.clone(),
+    /// The request as it has to be so that neither the section nor a back-end refuses it: with a password, with a certificate, from an
+    /// address.
+    fn admitted(&self, draft: &Draft, backend: Option<&str>) -> Draft {
+        let mut out = draft.clone();
+        if out.tls && self.listed.iter().any(|l| l.asks(&out.host)) {
+            out.shown = Shown::Known;
         }
+        let behind = backend.and_then(|name| self.behind.get(name)).into_iter().flatten();
+        for rule in self.rules.iter().chain(behind) {
+            if let Some(passing) = rule.passing(&out) {
+                out = passing;
+            }
+        }
+        out
     }
 
     fn add(&self, plan: &mut Plan, global: &(Chosen, BTreeSet<Place>), abilities: &Abilities) {
@@ -385,8 +325,8 @@ impl<'p, 'n> Frontend<'p, 'n> {
         let names =
             self.proxy.lines().filter(|n| matches!(n.name(), "use_backend" | "default_backend")).map(|n| n.word(1));
         let all = names.filter_map(|name| self.backend(name)).chain([self.proxy]);
-        all.flat_map(|p| p.lines())
-            .any(|n| n.name() == "server" && (n.after("proto") == Some("h2") || n.after("alpn") == Some("h2")))
+        let is_h2 = |n: &Node| n.after("proto") == Some("h2") || n.after("alpn") == Some("h2");
+        all.flat_map(|p| p.lines()).any(|n| matches!(n.name(), "server" | "default-server") && is_h2(n))
     }
 
     /// Hosts and paths that the ACLs of this section and of its back-ends name.
@@ -441,11 +381,23 @@ impl<'p, 'n> Frontend<'p, 'n> {
         if listener.address.is_ipv6() && plan.listeners.iter().any(|l| l.address.is_ipv4()) {
             return;
         }
-        if bind.words.iter().any(|w| w == "verify") {
-            for shown in [Shown::Known, Shown::Stranger] {
+        let verify = bind.after("verify").filter(|v| *v != "none");
+        if verify.is_some() {
+            for shown in [Shown::None, Shown::Known, Shown::Stranger] {
                 self.push(plan, Draft { shown, place: bind.place.clone(), ..base.clone() });
             }
         }
+        for host in self.listed.iter().flat_map(Listed::asking).filter(|_| listener.tls) {
+            let base = Draft { host, place: bind.place.clone(), ..base.clone() };
+            for shown in [Shown::None, Shown::Known, Shown::Stranger] {
+                self.push(plan, Draft { shown, ..base.clone() });
+            }
+            // A connection for another name.
+            self.push(plan, Draft { sni: Some("unknown.compare.invalid".to_owned()), ..base });
+        }
+        // Without a certificate, nothing else is tried.
+        let shown = if verify == Some("required") { Shown::Known } else { Shown::None };
+        let base = Draft { shown, ..base };
         for line in self.proxy.lines().filter(|n| n.name() == "acl") {
             let Some(test) = Test::read(line.words.get(2..).unwrap_or_default(), self.lists) else {
                 plan.unasked(&line.place, "no request is made for its criterion");
@@ -457,6 +409,10 @@ impl<'p, 'n> Frontend<'p, 'n> {
                 }
             }
         }
+        // HAProxy itself answers.
+        for node in self.proxy.lines().filter(|n| n.name() == "monitor-uri" && !self.proxy.is_tcp()) {
+            self.push(plan, Draft { place: node.place.clone(), ..base.clone().at(node.word(1)) });
+        }
         // Where each back-end is reached.
         let mut reached: BTreeMap<String, Draft> = BTreeMap::new();
         for rule in &self.rules {
@@ -467,14 +423,20 @@ impl<'p, 'n> Frontend<'p, 'n> {
             }
             if rule.node.name() == "use_backend" {
                 for (draft, name) in found {
-                    reached.entry(name).or_insert_with(|| self.admitted(&draft));
+                    if let Entry::Vacant(entry) = reached.entry(name) {
+                        let draft = self.admitted(&draft, Some(entry.key()));
+                        entry.insert(draft);
+                    }
                 }
             }
         }
         match self.proxy.last("default_backend") {
-            Some(node) => drop(reached.entry(node.word(1).to_owned()).or_insert_with(|| self.admitted(&base))),
+            Some(node) => {
+                let name = node.word(1);
+                drop(reached.entry(name.to_owned()).or_insert_with(|| self.admitted(&base, Some(name))));
+            }
             None if self.proxy.section.name() == "listen" => {
-                self.shapes(&base, plan);
+                self.shapes(&self.admitted(&base, None), plan);
             }
             None => {}
         }
@@ -631,6 +593,9 @@ impl<'p, 'n> Frontend<'p, 'n> {
         let (hosts, _) = self.dimensions();
         let mut names: Vec<Option<String>> =
             hosts.into_iter().filter(|h| is_dns_name(h) && h.contains('.')).map(Some).collect();
+        let listed = self.listed.iter().flat_map(|l| &l.names).map(|n| n.replacen('*', "a", 1));
+        names.extend(listed.filter(|n| is_dns_name(n)).map(Some));
+        names.sort();
         names.extend([Some("unknown.compare.invalid".to_owned()), None]);
         names.dedup();
         let has = |words: &[&str]| bind.words.iter().any(|w| words.contains(&w.as_str()));

@@ -1,10 +1,11 @@
 //! A copy of a configuration of HAProxy that runs beside others: one thread, files in the run's folder, logs off.
 
-use super::{binds, quic_binds, socket};
+use super::certificates::{Bases, copied};
+use super::checks::Checks;
+use super::{Proxy, binds, proxies, quic_binds, socket};
 use crate::files::{Files, HASH, USER};
 use crate::nginx::Abilities;
 use crate::tree::{Node, Place};
-use crate::words::Named;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -36,13 +37,10 @@ const DROPPED: &[&str] = &[
     "ssl-engine",
     // The copy is in another folder: HAProxy starts in the folder that this line means.
     "default-path",
-    // Checks that are not of HTTP: back-ends speak HTTP only, so that these checks connect.
-    "tcp-check",
     "external-check",
 ];
-/// Options that are dropped: checks that are not of HTTP.
+/// Options that are dropped: checks whose protocols back-ends do not speak, so that the checks connect.
 const CHECKS: &[&str] = &[
-    "tcp-check",
     "external-check",
     "ssl-hello-chk",
     "smtpchk",
@@ -52,37 +50,12 @@ const CHECKS: &[&str] = &[
     "ldap-check",
     "spop-check",
 ];
+/// How long a refused client waits: only that it is refused counts.
+const TARPIT: &str = "200ms";
 /// Most connections, of which each needs two descriptors.
 const MAX_CONNECTIONS: u64 = 400;
 /// Sections that are left out.
 const LEFT_OUT: &[&str] = &["peers", "mailers", "program", "ring", "log-forward", "log-profile", "traces", "acme"];
-
-/// The folder before relative paths of certificates.
-fn certificates(tree: &[Node], folder: &Path) -> PathBuf {
-    let lines = tree.iter().filter(|n| n.name() == "global").flat_map(|n| n.inner());
-    lines.rev().find(|n| n.name() == "crt-base").map_or_else(|| folder.to_owned(), |n| folder.join(n.word(1)))
-}
-
-/// Makes the files that a configuration names and that are not here.
-pub fn prepare(tree: &[Node], folder: &Path, named: &Named, files: &mut Files) -> anyhow::Result<()> {
-    let base = certificates(tree, folder);
-    let all: BTreeSet<String> = named.dns_names().cloned().collect();
-    for node in tree.iter().flat_map(|s| s.inner()).filter(|n| matches!(n.name(), "bind" | "server" | "default-server"))
-    {
-        for pair in node.words.windows(2).filter(|w| w[0] == "crt") {
-            let path = base.join(&pair[1]);
-            if pair[1].ends_with('/') || path.is_dir() {
-                continue;
-            }
-            // A file has the names that are like its own; without such names it has all.
-            let stem = path.file_stem().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-            let like: BTreeSet<String> =
-                all.iter().filter(|n| **n == stem || n.split('.').any(|l| l == stem)).cloned().collect();
-            files.certificate(&path, None, if like.is_empty() { &all } else { &like })?;
-        }
-    }
-    Ok(())
-}
 
 /// Where the copy's files are.
 #[derive(Clone, Copy, Debug)]
@@ -102,7 +75,10 @@ pub fn runnable(
     refused: &BTreeSet<(Place, String)>,
 ) -> anyhow::Result<crate::nginx::Runnable> {
     let folder = paths.folder;
-    let base = certificates(tree, folder);
+    let bases = Bases::of(tree, folder);
+    let all = proxies(tree);
+    let sections = all.iter().filter(|p| p.section.name() != "frontend");
+    let unanswered: BTreeSet<Place> = sections.flat_map(|p| Checks::of(p).unanswered).collect();
     let mut text = String::from("global\n    nbthread 1\n");
     let mut places = vec![None, None];
     for section in tree.iter().filter(|s| !LEFT_OUT.contains(&s.name())) {
@@ -113,7 +89,7 @@ pub fn runnable(
         text.push_str(&format!("{line}\n"));
         places.push(Some(section.place.clone()));
         for node in section.inner() {
-            if refused.contains(&(node.place.clone(), node.name().to_owned())) {
+            if refused.contains(&(node.place.clone(), node.name().to_owned())) || unanswered.contains(&node.place) {
                 continue;
             }
             // The only user of a list is the copy's own, who is in all groups.
@@ -122,7 +98,7 @@ pub fn runnable(
                 places.push(Some(node.place.clone()));
                 continue;
             }
-            let Some(mut words) = words(node, &base, folder, files, abilities.http3)? else { continue };
+            let Some(mut words) = words(node, &bases, folder, files, abilities.http3)? else { continue };
             if let Some(path) = socket(node.word(2)).filter(|_| node.name() == "server")
                 && let Some(new) = paths.sockets.get(&path)
             {
@@ -131,6 +107,11 @@ pub fn runnable(
             let words: Vec<String> = words.iter().map(|w| quoted(w)).collect();
             text.push_str(&format!("    {}\n", words.join(" ")));
             places.push(Some(node.place.clone()));
+        }
+        let has_tarpit = |p: &Proxy<'_>| p.section.place == section.place && p.lines().any(|n| n.word(1) == "tarpit");
+        if all.iter().any(has_tarpit) {
+            text.push_str(&format!("    timeout tarpit {TARPIT}\n"));
+            places.push(None);
         }
         if section.name() == "userlist" {
             let groups = groups(section);
@@ -148,7 +129,7 @@ pub fn runnable(
 /// The words of a line in the copy; `None` if it is left out.
 fn words(
     node: &Node,
-    base: &Path,
+    bases: &Bases,
     folder: &Path,
     files: &mut Files,
     quic: bool,
@@ -161,9 +142,15 @@ fn words(
     match node.name() {
         "option" if CHECKS.contains(&node.word(1)) => return Ok(None),
         "stats" if matches!(node.word(1), "socket" | "timeout") => return Ok(None),
+        // A response from a cache says nothing of how the request would be passed on.
+        "http-request" if node.word(1) == "cache-use" => return Ok(None),
+        "http-response" if node.word(1) == "cache-store" => return Ok(None),
+        "filter" if node.word(1) == "cache" => return Ok(None),
+        // It is written for each section that has such rules.
+        "timeout" if node.word(1) == "tarpit" => return Ok(None),
         "bind" if !node.word(1).split(',').any(is_kept) => return Ok(None),
         "errorfile" if is_missing(node.word(2)) => return Ok(None),
-        "lua-load" | "lua-load-per-thread" | "ssl-dh-param-file" if is_missing(node.word(1)) => {
+        "lua-load" | "lua-load-per-thread" | "ssl-dh-param-file" | "issuers-chain-path" if is_missing(node.word(1)) => {
             return Ok(None);
         }
         "bind" | "server" | "default-server" | "stick-table" => {}
@@ -173,8 +160,9 @@ fn words(
             return Ok(Some(vec!["maxconn".to_owned(), most.to_string()]));
         }
         _ => {
-            // Lists and maps that are not here are empty.
             let mut words = node.words.clone();
+            replies(&mut words, folder, files)?;
+            // Lists and maps that are not here are empty.
             for at in 1..words.len() {
                 if words[at - 1] == "-f" && is_missing(&words[at]) {
                     words[at] = files.empty(&folder.join(&words[at]))?.display().to_string();
@@ -197,8 +185,12 @@ fn words(
                 out.push(kept.join(","));
             }
             "crt" => {
-                let path = rest.next().map(|(_, w)| base.join(w)).unwrap_or_default();
+                let path = rest.next().map(|(_, w)| bases.certificate(w)).unwrap_or_default();
                 out.extend(["crt".to_owned(), files.instead(&path).display().to_string()]);
+            }
+            "crt-list" => {
+                let name = rest.next().map_or("", |(_, w)| w.as_str());
+                out.extend(copied(name, bases, files)?);
             }
             "ca-file" | "ca-verify-file" => {
                 rest.next();
@@ -225,6 +217,32 @@ pub fn folder(tree: &[Node], base: &Path) -> PathBuf {
         Some(("origin", folder)) => base.join(folder),
         _ => base.to_owned(),
     }
+}
+
+/// Contents of replies whose files are not here: a text takes their place; whole responses are left out.
+fn replies(words: &mut Vec<String>, folder: &Path, files: &mut Files) -> anyhow::Result<()> {
+    let is_reply = match words.first().map(String::as_str) {
+        Some("http-request" | "http-response" | "http-after-response") => {
+            words.get(1).is_some_and(|action| matches!(action.as_str(), "return" | "deny" | "tarpit"))
+        }
+        Some("http-error") => true,
+        _ => false,
+    };
+    let mut at = 1;
+    while is_reply && at + 1 < words.len() && !matches!(words[at].as_str(), "if" | "unless") {
+        let path = folder.join(&words[at + 1]);
+        match words[at].as_str() {
+            // A name and a value.
+            "hdr" => at += 3,
+            "file" | "lf-file" if !path.exists() => {
+                words[at + 1] = files.text(&path)?.display().to_string();
+                at += 2;
+            }
+            "errorfile" if !path.exists() => drop(words.drain(at..at + 2)),
+            _ => at += 1,
+        }
+    }
+    Ok(())
 }
 
 /// The groups of a list of users.
@@ -287,7 +305,16 @@ mod tests {
         Node { place: Place { file: "h".into(), line: 1 }, words, block, from: None }
     }
 
-    fn copied(tree: &[Node], folder: &Path) -> String {
+    /// Lines one after the other.
+    fn nodes(lines: &[&str]) -> Vec<Node> {
+        let one = |(at, line): (usize, &&str)| {
+            let place = Place { file: "h".into(), line: 2 + at as u32 };
+            Node { place, ..node(line, None) }
+        };
+        lines.iter().enumerate().map(one).collect()
+    }
+
+    fn text(tree: &[Node], folder: &Path) -> String {
         let mut files = Files::new(&folder.join("made")).unwrap();
         let paths = Paths { folder, sockets: &BTreeMap::new() };
         runnable(tree, &paths, &mut files, &Abilities::default(), &BTreeSet::new()).unwrap().text
@@ -298,35 +325,78 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let lines = ["group admins users alice", "group devs", "user alice password x groups devs"];
         let tree = [node("userlist staff", Some(lines.iter().map(|l| node(l, None)).collect()))];
-        let text = copied(&tree, folder.path());
+        let text = text(&tree, folder.path());
         assert!(text.contains("userlist staff\n    group admins\n    group devs\n    user compare password"), "{text}");
         assert!(text.trim_end().ends_with(" groups admins,devs") && !text.contains("alice"), "{text}");
     }
 
     #[test]
-    fn missing_maps_are_empty_and_checks_without_http_only_connect() {
+    fn missing_maps_are_empty_and_checks_that_no_back_end_answers_only_connect() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("there.map"), "a b\n").unwrap();
         let lines = [
             "use_backend %[req.hdr(host),lower,map(none.map,x)]",
             "use_backend %[req.hdr(host),lower,map_beg(there.map)]",
             "errorfiles pages",
+            "option tcp-check",
+            "tcp-check connect via-socks4",
             "option redis-check",
-            "tcp-check connect",
             "http-request return status 200 content-type text/plain string a~b",
         ];
-        let tree = [
-            node("global", Some(vec![node("default-path config", None)])),
-            node("listen l", Some(lines.iter().map(|l| node(l, None)).collect())),
-        ];
-        let text = copied(&tree, folder.path());
+        let tree =
+            [node("global", Some(vec![node("default-path config", None)])), node("listen l", Some(nodes(&lines)))];
+        let text = text(&tree, folder.path());
         assert!(text.contains("/made/empty,x)]") && text.contains("map_beg(there.map)]"), "{text}");
         assert!(text.contains("errorfiles pages") && text.contains(r"'a'\n'b'"), "{text}");
         assert!(
-            !text.contains("redis-check") && !text.contains("tcp-check") && !text.contains("default-path"),
+            !text.contains("redis-check") && !text.contains("tcp-check connect") && !text.contains("default-path"),
             "{text}"
         );
         assert_eq!(maps("%[base,map_reg(a.map),x]%[path,map(b.map,c)]"), ["a.map", "b.map"]);
+    }
+
+    #[test]
+    fn replies_from_missing_files_have_a_text() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("there.html"), "x").unwrap();
+        let lines = [
+            "http-request return status 503 content-type text/html file none.html hdr file x if { path /file }",
+            "http-request return status 200 file there.html",
+            "http-request deny deny_status 429 errorfile none.http unless { src 10.0.0.1 }",
+            "http-request set-header X-Kind file if { path /x }",
+        ];
+        let text = text(&[node("frontend f", Some(nodes(&lines)))], folder.path());
+        let made = folder.path().join("made/text-0");
+        assert!(text.contains(&format!("text/html file {} hdr file x if", made.display())), "{text}");
+        assert!(text.contains("file there.html\n") && text.contains("deny_status 429 unless"), "{text}");
+        assert!(text.contains("X-Kind file if"), "{text}");
+        assert_eq!(std::fs::read_to_string(made).unwrap(), "made for this run\n");
+    }
+
+    #[test]
+    fn neither_caches_nor_waiting_are_in_the_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let lines = [
+            "timeout tarpit 10s",
+            "http-request cache-use c",
+            "http-response cache-store c",
+            "filter cache c",
+            "http-request tarpit if { path /x }",
+        ];
+        let tree = [node("frontend f", Some(nodes(&lines))), node("backend b", Some(nodes(&["balance random"])))];
+        let tree = tree.map(|n| Node { place: Place { file: n.word(0).into(), line: 1 }, ..n });
+        let text = text(&tree, folder.path());
+        assert!(!text.contains("cache") && text.matches("timeout tarpit 200ms").count() == 1, "{text}");
+    }
+
+    #[test]
+    fn checks_that_back_ends_answer_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |lines: &[&str]| text(&[node("backend b", Some(nodes(lines)))], folder.path());
+        let text = of(&["option tcp-check", "tcp-check send PING", "tcp-check expect string +PONG"]);
+        assert!(text.contains("tcp-check send PING\n    tcp-check expect string +PONG"), "{text}");
+        let text = of(&["option httpchk GET /up", "http-check expect status 200", "http-check expect rstring (?!a)b"]);
+        assert!(text.contains("http-check expect status 200") && !text.contains("rstring"), "{text}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ mod site;
 mod variables;
 
 pub use plan::plan;
-pub use runnable::{Abilities, Paths, Runnable, prepare, runnable, with_old_http2};
+pub use runnable::{Abilities, Paths, Runnable, prepare, runnable, with_included, with_old_http2};
 
 use crate::network::{ANY4, ANY6, host};
 use crate::tree::Node;

@@ -20,6 +20,9 @@ pub(super) fn maps(tree: &[Node], nodes: &[&Node], plan: &mut Plan) -> Vec<(Plac
         if uses < 2 {
             continue;
         }
+        for line in node.all("include") {
+            plan.unasked(&line.place, format!("the values in {} cannot be read here", line.word(1)));
+        }
         match of_map(node) {
             Some(wishes) => out.extend(wishes.into_iter().map(|w| (node.place.clone(), w))),
             None => plan.unasked(&node.place, "no request is made for its variables"),

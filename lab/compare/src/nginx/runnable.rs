@@ -23,6 +23,20 @@ pub struct Abilities {
 }
 
 impl Abilities {
+    /// With the modules that a configuration loads.
+    pub fn loading(mut self, tree: &[Node], base: &Path) -> Self {
+        self.stream |= tree.iter().any(|n| loads_stream(n) && self.file(base, n.word(1)).is_some());
+        self
+    }
+
+    /// The file of a module: relative paths are from NGINX's own folder, which the copy's is not. `None`: it is not here.
+    fn file(&self, base: &Path, name: &str) -> Option<PathBuf> {
+        let path = Path::new(name);
+        let own = path.file_name().map(|file| self.modules.join(file));
+        let beside = self.modules.parent().map(|prefix| prefix.join(path));
+        [Some(base.join(path)), beside, own].into_iter().flatten().find(|path| path.exists())
+    }
+
     /// From what `nginx -V` says.
     pub fn of(said: &str, modules: &Path) -> Self {
         let number = said.split("nginx/").nth(1).unwrap_or_default();
@@ -37,6 +51,10 @@ impl Abilities {
             modules: modules.to_owned(),
         }
     }
+}
+
+fn loads_stream(node: &Node) -> bool {
+    node.name() == "load_module" && node.word(1).ends_with("ngx_stream_module.so")
 }
 
 /// Dropped wherever they are: logs, processes, and what would ask somebody else.
@@ -65,6 +83,9 @@ const DROPPED: &[&str] = &[
     "ssl_stapling_verify",
     "ssl_stapling_file",
 ];
+
+/// Blocks whose lines are not directives.
+const VALUES: &[&str] = &["map", "geo", "split_clients", "types", "charset_map"];
 
 /// Dropped wherever they are: a request that is answered from a cache says nothing of how it would be passed on.
 const CACHES: &[&str] = &["proxy_cache", "fastcgi_cache", "uwsgi_cache", "scgi_cache"];
@@ -127,6 +148,32 @@ pub fn prepare(tree: &[Node], base: &Path, named: &Named, files: &mut Files) -> 
     visit(tree, &named.dns_names().cloned().collect(), base, files)
 }
 
+/// Values of maps that are in files of their own, in the place of `include`. `read` parses a file.
+pub fn with_included(tree: &mut [Node], base: &Path, read: &dyn Fn(&Path) -> Option<Vec<Node>>) {
+    for node in tree {
+        let is_values = VALUES.contains(&node.name());
+        let Some(block) = node.block.as_mut() else { continue };
+        if !is_values {
+            with_included(block, base, read);
+            continue;
+        }
+        for mut line in std::mem::take(block) {
+            if line.name() == "include" && line.words.len() == 2 {
+                // The copy is in another folder.
+                let path = base.join(line.word(1));
+                match read(&path) {
+                    Some(values) => {
+                        block.extend(values);
+                        continue;
+                    }
+                    None => line.words[1] = path.display().to_string(),
+                }
+            }
+            block.push(line);
+        }
+    }
+}
+
 /// The text, and the place of each of its lines.
 pub struct Runnable {
     pub text: String,
@@ -167,8 +214,7 @@ pub fn runnable(
     let out = Runnable { text: String::new(), places: Vec::new() };
     let mut writer = Writer { out, files, base, folder, sockets, abilities, refused };
     let f = folder.display();
-    let names_stream = |n: &Node| n.name() == "load_module" && n.word(1).ends_with("ngx_stream_module.so");
-    let names_stream = tree.iter().any(|n| names_stream(n) && writer.module(n.word(1)).is_some());
+    let names_stream = tree.iter().any(|n| loads_stream(n) && writer.module(n.word(1)).is_some());
     if let (Some(module), true, false) = (&abilities.module, tree.iter().any(|n| n.name() == "stream"), names_stream) {
         writer.line(&format!("load_module {};", module.display()), None);
     }
@@ -225,7 +271,10 @@ impl Writer<'_> {
                     self.http();
                 }
                 for inner in block {
-                    self.node(inner, depth + 1)?;
+                    match VALUES.contains(&node.name()) {
+                        true => self.value(inner, depth + 1),
+                        false => self.node(inner, depth + 1)?,
+                    }
                 }
                 self.line(&format!("{indent}}}"), Some(&node.place));
             }
@@ -233,13 +282,14 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The file of a module: relative paths are from NGINX's own folder, which the copy's is not. `None`: it is not here.
+    /// A line that has a value and what it stands for.
+    fn value(&mut self, node: &Node, depth: usize) {
+        let words: Vec<String> = node.words.iter().map(|w| quoted(w)).collect();
+        self.line(&format!("{}{};", "  ".repeat(depth), words.join(" ")), Some(&node.place));
+    }
+
     fn module(&self, name: &str) -> Option<PathBuf> {
-        let path = Path::new(name);
-        let modules = &self.abilities.modules;
-        let own = path.file_name().map(|file| modules.join(file));
-        let beside = modules.parent().map(|prefix| prefix.join(path));
-        [Some(self.base.join(path)), beside, own].into_iter().flatten().find(|path| path.exists())
+        self.abilities.file(self.base, name)
     }
 
     /// The words of a directive in the copy; `None` if it is left out.
@@ -275,7 +325,13 @@ impl Writer<'_> {
             }
             "listen" if listen(node.word(1)).is_none() => Ok(None),
             "listen" if node.words.iter().any(|w| w == "quic") && !self.abilities.http3 => Ok(None),
-            n if OPTIONAL.contains(&n) && !path().exists() => Ok(None),
+            n if OPTIONAL.contains(&n) => {
+                if path().exists() {
+                    with(path())
+                } else {
+                    Ok(None)
+                }
+            }
             n if AUTHORITIES.contains(&n) => with(self.files.ca()),
             "ssl_crl" | "proxy_ssl_crl" => with(self.files.crl()?),
             "ssl_certificate"
@@ -363,6 +419,35 @@ mod tests {
         assert!(out.text.starts_with(&first), "{}", out.text);
         assert_eq!(out.text.matches("load_module").count(), 1, "{}", out.text);
         assert_eq!(out.places[0].as_ref().map(|p| p.line), Some(3));
+        // A module from elsewhere.
+        let other = node(&["load_module", modules.join("ngx_stream_module.so").to_str().unwrap()], None);
+        let bare = Abilities::of("nginx version: nginx/1.22.1", Path::new("/nonexistent"));
+        assert!(!bare.stream && bare.clone().loading(&[other], Path::new("/etc/nginx")).stream);
+        assert!(!bare.loading(&tree, Path::new("/etc/nginx")).stream);
+    }
+
+    #[test]
+    fn values_are_no_directives_and_may_be_in_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let node = |words: &[&str], block| Node {
+            place: Place { file: "n".into(), line: 1 },
+            words: words.iter().map(|w| (*w).to_owned()).collect(),
+            block,
+            from: None,
+        };
+        let values = ["user 1", "include a.map", "include b*.map"];
+        let values = values.map(|v| node(&v.split(' ').collect::<Vec<_>>(), None)).to_vec();
+        let mut tree = [node(&["http"], Some(vec![node(&["map", "$arg_a", "$b"], Some(values))]))];
+        let read =
+            |path: &Path| (path == Path::new("/etc/nginx/a.map")).then(|| vec![node(&["listen", "unix:/x"], None)]);
+        with_included(&mut tree, Path::new("/etc/nginx"), &read);
+        let mut files = Files::new(&folder.path().join("files")).unwrap();
+        let paths = Paths { base: Path::new("/etc/nginx"), folder: folder.path(), sockets: &BTreeMap::new() };
+        let out = runnable(&tree, &paths, &mut files, &Abilities::default(), &BTreeSet::new()).unwrap();
+        for line in ["\"user\" \"1\";", "\"listen\" \"unix:/x\";", "\"include\" \"/etc/nginx/b*.map\";"] {
+            assert!(out.text.contains(line), "{}", out.text);
+        }
+        assert!(!out.text.contains("a.map"), "{}", out.text);
     }
 
     #[test]

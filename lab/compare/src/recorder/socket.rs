@@ -61,6 +61,14 @@ impl Socket {
         }
     }
 
+    /// Sets how long a read may take.
+    pub fn set_read_limit(&self, limit: Duration) -> io::Result<()> {
+        match self {
+            Self::Tcp(s) => s.set_read_timeout(Some(limit)),
+            Self::Unix(s) => s.set_read_timeout(Some(limit)),
+        }
+    }
+
     /// Reads without taking.
     pub fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
         self.look(buffer, RecvFlags::PEEK)

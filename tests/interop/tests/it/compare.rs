@@ -687,6 +687,112 @@ fn a_configuration_with_files_groups_and_checks_is_compared() {
     }
 }
 
+const CHECKED: &str = r"defaults
+    mode http
+    timeout connect 5s
+    timeout client 20s
+    timeout server 20s
+    option httpchk GET /default
+    http-check expect status 201
+frontend public
+    bind :80
+    use_backend redis if { path_beg /redis/ }
+    use_backend mail if { path_beg /mail/ }
+    use_backend web if { path_beg /web/ }
+    use_backend loop if { path_beg /loop/ }
+    default_backend app
+backend redis
+    option tcp-check
+    tcp-check connect
+    tcp-check send PING\r\n
+    tcp-check expect string +PONG
+    tcp-check send info\ replication\r\n
+    tcp-check expect rstring role:(master|primary)
+    server s 10.0.0.1:6379 check inter 1s fall 1
+backend mail
+    option tcp-check
+    tcp-check connect port 110
+    tcp-check expect rstring ^\+OK
+    tcp-check connect port 143
+    tcp-check expect binary 2a204f4b
+    server s 10.0.0.2:3000 check inter 1s fall 1
+backend web
+    option httpchk
+    http-check connect port 8081
+    http-check send meth GET uri /status ver HTTP/1.1 hdr Host a
+    http-check expect rstring state:.(ok|degraded)
+    server s 10.0.0.3:3000 check inter 1s fall 1
+backend loop
+    option tcp-check
+    tcp-check connect ssl
+    tcp-check send-binary 50494e470d0a
+    tcp-check expect ! string ERR
+    server s 127.0.0.1:3000 check port 3001 inter 1s fall 1 verify none
+backend app
+    server s 10.0.0.4:3000 check inter 1s fall 1
+";
+
+/// The back-ends satisfy every kind of check, so HAProxy answers nothing with 503.
+#[test]
+fn health_checks_of_haproxy_are_satisfied() {
+    need!("haproxy");
+    need_networks!();
+    let site = Site::new();
+    let file = site.file("haproxy.cfg", CHECKED);
+    let output = compare("haproxy", &file, &["--json"]);
+    let said = text(&output);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "it starts: {said}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
+    assert!(report["not_compared"].as_array().is_some_and(Vec::is_empty), "{said}");
+    let found = report["differences"].as_array().expect("a list");
+    assert!(!found.iter().any(|d| d["original"] == "503" || d["translation"] == "503"), "{said}");
+    if let Some(d) = found.iter().find(|d| d["known"]["kind"] == "no") {
+        panic!("{d:#}");
+    }
+}
+
+/// A copy of the configuration of the second trial, without the certificates.
+fn second_trial(site: &Site) -> PathBuf {
+    fn copied(from: &Path, to: &Path, folder: &str) {
+        std::fs::create_dir_all(to).expect("our own folder");
+        for entry in std::fs::read_dir(from).expect("it is there").flatten() {
+            let target = to.join(entry.file_name());
+            if entry.path().is_dir() {
+                copied(&entry.path(), &target, folder);
+            } else {
+                let text = std::fs::read_to_string(entry.path()).expect("a text");
+                std::fs::write(target, text.replace("/etc/haproxy", folder)).expect("our own file");
+            }
+        }
+    }
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/measurements/import-trial/haproxy");
+    copied(&from, site.path(), site.path().to_str().expect("plain"));
+    site.path().join("haproxy.cfg")
+}
+
+/// Certificates that are not here, a list with relative names, checks with regular expressions: it starts, a second run finds the same,
+/// and what is accepted ends it with 0.
+#[test]
+fn the_configuration_of_the_second_trial_is_compared() {
+    need!("haproxy");
+    need_networks!();
+    let site = Site::new();
+    let file = second_trial(&site);
+    let output = compare("haproxy", &file, &["--json"]);
+    let said = text(&output);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "it starts: {said}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let made: Vec<&str> = report["made"].as_array().expect("a list").iter().filter_map(|m| m.as_str()).collect();
+    assert!(made.iter().any(|m| m.ends_with("/certs/partner.nordhaven.example.pem")), "{made:?}");
+    let found = report["differences"].as_array().expect("a list");
+    // HAProxy has a server for every request, except for the host in maintenance.
+    assert!(!found.iter().any(|d| d["original"] == "503"), "{said}");
+    let lines: String = found.iter().filter_map(|d| d["accept"].as_str()).collect();
+    let accept = site.file("accepted.toml", &lines);
+    let output = compare("haproxy", &file, &["--unannounced", "--accept", accept.to_str().expect("plain")]);
+    assert_eq!(output.status.code(), Some(0), "{lines}\n{}", text(&output));
+}
+
 /// What a person has decided is accepted by a file, which the command writes; what matches nothing is stale.
 #[test]
 fn accepted_differences_end_the_comparison_with_0() {
