@@ -95,7 +95,7 @@ const PATHS: &[&str] = &[
     "users",
 ];
 /// Settings that are lists of paths.
-const LISTS: &[&str] = &["allow_file", "deny_file", "crl"];
+const LISTS: &[&str] = &["allow_file", "deny_file", "exempt_file", "crl"];
 
 /// The translation as a table, with the files that it includes. All paths in it are absolute, because the copy is in another folder:
 /// they start at a folder, unless a file is beside the translation that the import has written with it.
@@ -367,10 +367,13 @@ fn users(value: &mut Value, folder: &Path, files: &mut Files) -> anyhow::Result<
     match value {
         Value::Array(all) => all.iter_mut().try_for_each(|v| users(v, folder, files)),
         Value::Table(table) => {
-            let auth = table.get_mut("basic_auth").and_then(|auth| auth.get_mut("users"));
-            if let Some((path, value)) = auth.and_then(|v| Some((folder.join(v.as_str()?), v))) {
-                files.passwords(&path)?;
-                *value = Value::String(files.instead(&path).display().to_string());
+            if let Some(auth) = table.get_mut("basic_auth").and_then(Value::as_table_mut) {
+                // The one user of the copy is in each group of the original's copy.
+                auth.remove("allow_users");
+                if let Some((path, value)) = auth.get_mut("users").and_then(|v| Some((folder.join(v.as_str()?), v))) {
+                    files.passwords(&path)?;
+                    *value = Value::String(files.instead(&path).display().to_string());
+                }
             }
             table.iter_mut().try_for_each(|(_, v)| users(v, folder, files))
         }
@@ -383,7 +386,7 @@ fn lists(value: &mut Value, files: &mut Files) -> anyhow::Result<()> {
     match value {
         Value::Array(all) => all.iter_mut().try_for_each(|v| lists(v, files)),
         Value::Table(table) => {
-            for key in ["allow_file", "deny_file"] {
+            for key in ["allow_file", "deny_file", "exempt_file"] {
                 for one in table.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten() {
                     if let Some(path) = one.as_str().map(PathBuf::from).filter(|p| !p.exists()) {
                         *one = Value::String(files.empty(&path)?.display().to_string());
