@@ -46,6 +46,7 @@ const BESIDE: &[(&str, &[&str])] = &[
             "request_ids",
             "traces",
             "udp/relay",
+            "upstream/early",
             "upstream/syn",
         ],
     ),

@@ -522,6 +522,15 @@ pub(super) fn unverified(sink: &Sink, span: &Range<usize>) {
     breaks(sink, policy, rules.whole_path, span, "the server's certificate is not checked", help);
 }
 
+/// Servers that get requests as early data.
+pub(super) fn early_data_to_servers(sink: &Sink, span: &Range<usize>) {
+    let Some((policy, rules)) = rules(sink).filter(|(policy, _)| policy.covers_upstreams()) else { return };
+    if !rules.no_early_data.is_empty() {
+        let message = "requests are sent as early data, which an attacker can replay";
+        breaks(sink, policy, rules.no_early_data, span, message, "remove \"early_data\"".to_owned());
+    }
+}
+
 /// Upstreams with a name whose servers are asked without TLS. What is relayed as it comes is not asked.
 pub(super) fn plain_upstreams(sink: &Sink, names: &[At<String>], upstreams: &Upstreams, hosts: &Hosts) {
     let relays =

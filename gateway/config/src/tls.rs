@@ -15,7 +15,7 @@ use super::settings::{
 };
 use super::transparency;
 use rustls::pki_types::CertificateDer;
-use sealane_proxy::snapshot::UpstreamHttp;
+use sealane_proxy::snapshot::{EarlyRequests, UpstreamHttp};
 use sealane_route::proxies::TrustedProxies;
 use sealane_route::{NameMap, NamePattern};
 use sealane_tls::policy::{
@@ -626,6 +626,10 @@ fn client_name(written: &str) -> Result<ClientName, String> {
     }
 }
 
+/// Which requests go to the servers of an upstream as early data.
+pub(super) const EARLY_REQUESTS: &[(&str, Option<EarlyRequests>)] =
+    &[("off", None), ("client", Some(EarlyRequests::Client)), ("safe", Some(EarlyRequests::Safe))];
+
 /// What `[upstream.tls]` says, before it is known which server names there are.
 pub(super) struct UpstreamTls {
     protocol: Protocol,
@@ -636,6 +640,8 @@ pub(super) struct UpstreamTls {
     identity: Option<Arc<Loaded>>,
     skip: bool,
     resumption: bool,
+    /// Which requests go to the servers as early data.
+    pub early_data: Option<At<EarlyRequests>>,
 }
 
 /// Reads `[upstream.tls]`; without a section, the defaults for `https://`. `span` is where the need for it stands.
@@ -659,6 +665,7 @@ pub(super) fn upstream(
         identity: None,
         skip: false,
         resumption: u::resumption.default(),
+        early_data: None,
     };
     let mut own_roots = false;
     let sectioned = section.is_some();
@@ -699,6 +706,19 @@ pub(super) fn upstream(
                 "the upstream's certificate is not checked: anyone on the network path can read and change everything";
             sink.warn(&skip.span, message, Some(help.to_owned()));
             audit::unverified(sink, &skip.span);
+        }
+        let early_data = section.optional_at(&u::early_data);
+        out.early_data = early_data.and_then(|At { value, span }| Some(At { value: value?, span }));
+        if let Some(early) = &out.early_data {
+            if !out.protocol.versions.contains(&Version::Tls13) {
+                let help = "add \"1.3\" to \"versions\", or set early_data = \"off\"".to_owned();
+                sink.error(&early.span, "\"early_data\" needs TLS 1.3, which is not enabled", Some(help));
+            }
+            if !out.resumption {
+                let help = "set early_data = \"off\", or resumption = true".to_owned();
+                sink.error(&early.span, "\"early_data\" needs resumption, which is not enabled", Some(help));
+            }
+            audit::early_data_to_servers(sink, &early.span);
         }
         let cert = section.optional_at(&u::cert);
         let key = section.optional_at(&u::key);

@@ -527,6 +527,7 @@ fn defaults() -> Upstream {
         group: Arc::default(),
         tls: None,
         syn_tls: s::syn_tls.default(),
+        early_data: None,
         // 16 HTTP/2 clients of 32 streams each need 512, and with fewer every burst would connect anew.
         keepalive: s::keepalive.default() as usize,
         keepalive_timeout: s::keepalive_timeout.default(),
@@ -619,6 +620,17 @@ fn finish(
         let help = "set server_name in [upstream.tls] to the DNS name or the IP address in the certificate".to_owned();
         sink.error(&server_name.span, format!("\"{bare}\" cannot be a name in a certificate"), Some(help));
         return None;
+    }
+    if let Some(early) = &settings.early_data {
+        if upstream.http != UpstreamHttp::One {
+            let help = "set http = \"1.1\", or remove \"early_data\"".to_owned();
+            sink.error(&early.span, "\"early_data\" is for servers that speak HTTP/1.1", Some(help));
+        }
+        if upstream.syn_tls.is_some() {
+            let help = "remove one of them: a SYN has room for the ClientHello only".to_owned();
+            sink.error(&early.span, "\"early_data\" and \"syn_tls\" exclude each other", Some(help));
+        }
+        upstream.early_data = Some(early.value);
     }
     let policy = settings.policy(&upstream.name, bare.to_owned(), upstream.http);
     upstream.tls = Some(Arc::new(policy));

@@ -7,7 +7,7 @@
 //! - which requests may be sent again after a failure, and that this happens once for the age of a connection ([`Loss`], RFC 9110
 //!   §9.2.2);
 //! - how often a request goes on to another connection because one did not take it ([`MAX_NOT_TAKEN`]);
-//! - what early data may carry (RFC 8470 §4, §5.2);
+//! - what early data may carry, and what goes to a server as early data ([`Exchange::may_go_early`]; RFC 8470 §4, §5.2);
 //! - which connection suits an upgrade, a CONNECT or an extended CONNECT ([`Exchange::fit`]), and what the answer must be (RFC 6455
 //!   §4.1, RFC 8441 §5, RFC 9220 §3);
 //! - how many interim responses pass (RFC 9110 §15.2);
@@ -27,7 +27,8 @@
 //!                                      ▲          │     Selecting: a server is chosen, waited for, or connected to
 //!                                      └─ Asking ◄┤     Asking: may the request be sent again?
 //!                                           ▲     │
-//!                                           └ Handshake 425 to early data: once the client's handshake is over
+//!                                           └ Handshake 425 to early data, the client's or the gateway's own: once the client's
+//!                                                       handshake is over
 //! The end, from each of these: Over
 //! ```
 //!
@@ -108,6 +109,15 @@ impl Default for Request {
     }
 }
 
+/// Which requests the gateway sends to a server as TLS early data. Each may reach the server twice, if an attacker repeats it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlyRequests {
+    /// Those that came as early data themselves: their clients accept this.
+    Client,
+    /// All with a safe method and without a body.
+    Safe,
+}
+
 /// One of the two directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -151,6 +161,11 @@ pub enum Event {
     },
     /// A connection to the chosen server can take the request's head.
     Connected(Switching),
+    /// The request has left as early data with the handshake of the connection that is being made for it
+    /// ([`Exchange::may_go_early`]). [`Event::Connected`] follows when the handshake is over.
+    SentEarly,
+    /// The server has rejected the early data, and so has not seen the request: it is sent when the connection is ready.
+    EarlyRejected,
     /// The connection that the request waited for does not take it, but another one may: others have filled it, or the server
     /// speaks another version of HTTP than was expected. Nothing was sent. [`Action::SelectServer`] follows, at most
     /// [`MAX_NOT_TAKEN`] times in a try; nothing after that, and the connection is reported as [`Loss::Unprocessed`].
@@ -240,6 +255,15 @@ enum StaleRetry {
     Used,
 }
 
+/// The one time that a request may go to a server as early data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EarlyTry {
+    Left,
+    /// It is on its way, or at the server.
+    Sent,
+    Used,
+}
+
 /// What is brought to a server, in one try or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Task {
@@ -306,6 +330,7 @@ pub struct Exchange {
     request: RequestState,
     response: ResponseState,
     upstream: Upstream,
+    early_try: EarlyTry,
     /// Bytes of the request's body that have left for a server, and so cannot be sent again.
     released: u64,
 }
@@ -327,6 +352,7 @@ impl Exchange {
             request: if facts.has_body { RequestState::Pending } else { RequestState::Complete },
             response: ResponseState::Awaiting { interim: 0 },
             upstream,
+            early_try: EarlyTry::Left,
             released: 0,
         }
     }
@@ -400,6 +426,24 @@ impl Exchange {
         self.facts.is_early
     }
 
+    /// Whether the request may go to the selected server as early data, where these requests do. It must be harmless to process twice, and
+    /// whole with its head, so that it can be sent again. It may go so once: what was sent again for any reason was perhaps refused for
+    /// being early (RFC 8470 §5.2), or lost for it.
+    pub fn may_go_early(&self, which: EarlyRequests) -> bool {
+        let selecting = matches!(
+            self.upstream,
+            Upstream::Selecting { task: Task { purpose: Purpose::Request, stale_retry: StaleRetry::Left }, .. }
+        );
+        let is_harmless = self.is_message() && self.facts.is_safe && !self.facts.has_body;
+        let is_wanted = which == EarlyRequests::Safe || self.facts.is_early;
+        selecting && self.early_try == EarlyTry::Left && is_harmless && is_wanted
+    }
+
+    /// Whether the server of this try has got, or gets, the request as early data from the gateway.
+    pub fn was_sent_early(&self) -> bool {
+        self.early_try == EarlyTry::Sent
+    }
+
     /// Whether WebSocket is what a server is asked for: the client asks for it, and nobody else has to be asked first.
     #[inline]
     pub fn asks_websocket(&self) -> bool {
@@ -464,6 +508,16 @@ impl Exchange {
             Event::Forward => self.select(Purpose::Request),
             Event::Answer { status } => self.answer(status),
             Event::Connected(switching) => self.connected(switching),
+            Event::SentEarly => {
+                if self.may_go_early(EarlyRequests::Safe) {
+                    self.early_try = EarlyTry::Sent;
+                }
+                Actions::NONE
+            }
+            Event::EarlyRejected => {
+                self.end_early_try();
+                Actions::NONE
+            }
             Event::NotTaken => self.not_taken(),
             Event::Moved { bytes } => self.moved(bytes),
             Event::Ended(Direction::Request) => self.request_ended(),
@@ -530,8 +584,17 @@ impl Exchange {
 
     #[inline]
     fn begin_try(&mut self, task: Task) -> Actions {
+        self.end_early_try();
         self.upstream = Upstream::Selecting { task, not_taken: 0 };
         Actions::NONE.with(Action::SelectServer)
+    }
+
+    /// The server does not have the request as early data, or has it no more.
+    #[inline]
+    fn end_early_try(&mut self) {
+        if self.early_try == EarlyTry::Sent {
+            self.early_try = EarlyTry::Used;
+        }
     }
 
     /// The gateway's own response, which is complete with its head.
@@ -589,6 +652,7 @@ impl Exchange {
         match &mut self.upstream {
             Upstream::Selecting { not_taken, .. } if *not_taken < MAX_NOT_TAKEN => {
                 *not_taken += 1;
+                self.end_early_try();
                 Actions::NONE.with(Action::ResetUpstream).with(Action::SelectServer)
             }
             _ => Actions::NONE,
@@ -684,7 +748,7 @@ impl Exchange {
         if self.is_answered() {
             return Actions::NONE;
         }
-        if head.status == 425 && self.facts.is_early {
+        if head.status == 425 && (self.facts.is_early || self.was_sent_early()) {
             return self.too_early(Task { purpose: asked.purpose(), stale_retry });
         }
         if asked == Asked::Question {
@@ -739,7 +803,8 @@ impl Exchange {
         }
     }
 
-    /// RFC 8470 §5.2: a request that was too early may be sent again once the handshake is over.
+    /// RFC 8470 §5.2: a request that was too early may be sent again once the client's handshake is over. If the gateway alone made it
+    /// early, that is so already.
     fn too_early(&mut self, task: Task) -> Actions {
         if self.released > 0 {
             // What was released of its body is not kept.
@@ -754,8 +819,11 @@ impl Exchange {
     fn handshake_done(&mut self) -> Actions {
         // A request that a server has already got was marked as early: that server may still refuse it for that.
         let Upstream::Handshake(task) = self.upstream else { return Actions::NONE };
+        // To a client that sent no early data, 425 would mean nothing.
+        let status = if self.facts.is_early { 425 } else { Loss::Broken.status() };
         self.facts.is_early = false;
-        self.upstream = Upstream::Asking { task, status: 425 };
+        self.early_try = EarlyTry::Used;
+        self.upstream = Upstream::Asking { task, status };
         Actions::NONE.with(Action::AskRetry)
     }
 

@@ -5,8 +5,8 @@
 mod page;
 
 use sealane_exchange::{
-    Action, Action::*, Direction, Event, Exchange, Fit, Head, Kind, Loss, MAX_INTERIM, MAX_NOT_TAKEN, Phase, Request,
-    Switching,
+    Action, Action::*, Direction, EarlyRequests, Event, Exchange, Fit, Head, Kind, Loss, MAX_INTERIM, MAX_NOT_TAKEN,
+    Phase, Request, Switching,
 };
 
 const GET: Request = Request {
@@ -313,6 +313,82 @@ fn early_data() {
     let late = [&begin[..2], &[Event::HandshakeDone, too_early]].concat();
     assert_eq!(last(early(GET), &late).0, [ResetUpstream, AwaitHandshake], "the server got it as early");
     assert_eq!(last(GET, &begin).0, [ForwardHead], "a 425 to no early data is a response");
+}
+
+/// The gateway's own early data: `early_data` of an upstream.
+#[test]
+fn early_data_to_servers() {
+    use EarlyRequests::{Client, Safe};
+    let selecting = |facts| {
+        let mut x = accepted(facts);
+        assert!(!x.may_go_early(Safe), "no server is selected");
+        assert!(x.on(Event::Forward).has(SelectServer));
+        x
+    };
+    let early = Request { is_early: true, ..GET };
+    for (facts, client, safe) in [
+        (GET, false, true),
+        (early, true, true),
+        (PUT, false, false),
+        (Request { is_safe: true, ..PUT }, false, false),
+        (Request { has_body: true, ..early }, false, false),
+        (Request { kind: Kind::Upgrade, ..GET }, false, false),
+    ] {
+        let mut x = selecting(facts);
+        assert_eq!((x.may_go_early(Client), x.may_go_early(Safe)), (client, safe), "{facts:?}");
+        assert!(x.on(Event::SentEarly).is_empty());
+        assert_eq!(x.was_sent_early(), safe, "{facts:?}");
+    }
+    let mut question = accepted(GET);
+    assert!(question.on(Event::Authorize).has(SelectServer));
+    assert!(!question.may_go_early(Safe), "it is not the request that goes to the server");
+
+    let too_early = Event::Head(Head { status: 425, switches: false, confirms: false });
+    // The server finds it too early. It goes again once, and not as early data.
+    let mut x = selecting(GET);
+    for (event, expected) in [
+        (Event::SentEarly, vec![]),
+        (CONNECTED, vec![SendHead]),
+        (too_early, vec![ResetUpstream, AwaitHandshake]),
+        (Event::HandshakeDone, vec![AskRetry]),
+        (Event::RetryGranted, vec![SelectServer]),
+    ] {
+        assert_eq!(x.on(event).iter().collect::<Vec<_>>(), expected, "{event:?}");
+    }
+    assert!(!x.may_go_early(Safe) && !x.was_sent_early());
+    assert!(x.on(CONNECTED).has(SendHead));
+    assert_eq!(x.on(too_early).iter().collect::<Vec<_>>(), [ForwardHead], "it is not early any more");
+    let sent = [Event::Forward, Event::SentEarly, CONNECTED, too_early, Event::HandshakeDone, Event::RetryDenied];
+    assert_eq!(last(GET, &sent).1, 502, "425 would mean nothing to the client");
+    assert_eq!(last(early, &sent).1, 425, "the client may send it again itself");
+    // A request that came early and went over a connection that was open is not made early by its repetition.
+    let mut x = selecting(early);
+    for event in [CONNECTED, too_early, Event::HandshakeDone, Event::RetryGranted] {
+        assert!(!x.on(event).is_empty(), "{event:?}");
+    }
+    assert!(!x.may_go_early(Client) && !x.may_go_early(Safe));
+
+    // The server has rejected the early data: what it gets then is an ordinary request.
+    let mut x = selecting(GET);
+    for event in [Event::SentEarly, Event::EarlyRejected] {
+        assert!(x.on(event).is_empty());
+    }
+    assert!(!x.was_sent_early() && !x.may_go_early(Safe));
+    assert!(x.on(CONNECTED).has(SendHead));
+    assert_eq!(x.on(too_early).iter().collect::<Vec<_>>(), [ForwardHead]);
+
+    // The handshake has failed with the early data: that is no failure of the server, once.
+    let mut x = selecting(GET);
+    assert!(x.on(Event::SentEarly).is_empty());
+    assert_eq!(x.on(Event::Lost(Loss::Stale)).iter().collect::<Vec<_>>(), [ResetUpstream, AskRetry]);
+    assert!(x.on(Event::RetryGranted).has(SelectServer));
+    assert!(!x.may_go_early(Safe));
+    // Nor does a request go as early data that was sent again for the age of a connection.
+    let mut x = selecting(GET);
+    for event in [CONNECTED, Event::Lost(Loss::Stale), Event::RetryGranted] {
+        assert!(!x.on(event).is_empty());
+    }
+    assert!(!x.may_go_early(Safe));
 }
 
 #[test]

@@ -225,6 +225,14 @@ counters! {
     UpstreamConnectFailures, counter, "sealane_upstream_connect_failures_total", "";
     /// Handshakes with upstreams that the gateway ended because the certificate is not in the required transparency logs.
     UpstreamNotTransparent, counter, "sealane_upstream_transparency_failures_total", "";
+    /// Connections to upstreams on which the gateway sent a request as early data, by result.
+    UpstreamEarlyAccepted, counter, "sealane_upstream_early_data_connections_total", "result=\"accepted\"";
+    /// Connections to upstreams on which the gateway sent a request as early data, by result.
+    UpstreamEarlyRejected, counter, "sealane_upstream_early_data_connections_total", "result=\"rejected\"";
+    /// Connections to upstreams on which the gateway sent a request as early data, by result.
+    UpstreamEarlyFailed, counter, "sealane_upstream_early_data_connections_total", "result=\"failed\"";
+    /// Responses of servers with status 425 to requests that the gateway sent as early data.
+    UpstreamTooEarly, counter, "sealane_upstream_too_early_total", "";
     /// Connections to upstreams with `syn_tls`, by the result of the ClientHello in the SYN.
     UpstreamSynEmbedded, counter, "sealane_upstream_syn_total", "result=\"embedded\"";
     /// Connections to upstreams with `syn_tls`, by the result of the ClientHello in the SYN.

@@ -154,6 +154,7 @@ pub(crate) fn upstream(servers: u16) -> Upstream {
         group: Arc::new(GroupState::default()),
         tls: None,
         syn_tls: None,
+        early_data: None,
         keepalive: 2,
         keepalive_timeout: SECOND,
         connect_timeout: SECOND,

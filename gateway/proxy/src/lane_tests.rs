@@ -206,7 +206,7 @@ fn limited_group(change: impl FnOnce(&mut Upstream)) -> (TcpListener, Upstream) 
 
 /// A connection whose handshake is not over.
 fn handshake(purpose: Purpose) -> UpstreamPhase {
-    UpstreamPhase::Making(Box::new(Making { step: Step::Handshake, began: 0, purpose, syn: None }))
+    UpstreamPhase::Making(Box::new(Making { step: Step::Handshake, began: 0, purpose, syn: None, early: false }))
 }
 
 fn socket_pair() -> (OwnedFd, OwnedFd) {

@@ -22,6 +22,7 @@ use crate::shared_tickets::TicketStore;
 use crate::traces::TraceRules;
 use crate::upstream::balance::{Balance, HashKey, Sticky};
 use crate::upstream::server_state::{GroupState, ServerState};
+pub use sealane_exchange::EarlyRequests;
 use sealane_http::coding::Codecs;
 use sealane_http::h1::{Limits, Tolerance};
 use sealane_route::proxies::TrustedProxies;
@@ -290,6 +291,8 @@ pub struct Upstream {
     pub tls: Option<Arc<ClientPolicy>>,
     /// Whether the hello travels in the SYN, and whether that takes a cookie; only with TLS. `None`: in sequence.
     pub syn_tls: Option<Cookie>,
+    /// Which requests are sent to them as TLS early data; only with TLS and HTTP/1.1, and without `syn_tls`. `None`: no requests.
+    pub early_data: Option<EarlyRequests>,
     /// Idle connections kept per server and lane; 0 opens a connection for each request (resumed, under TLS).
     pub keepalive: usize,
     /// How long an idle connection is kept.

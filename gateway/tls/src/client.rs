@@ -26,6 +26,22 @@ pub struct ClientContext {
     pub(crate) server_name: ServerName<'static>,
     /// For hellos that travel in SYNs.
     pub(crate) syn: Option<Arc<SynConfigs>>,
+    /// For hellos with early data behind them.
+    pub(crate) early: Option<Arc<EarlyConfig>>,
+}
+
+/// What hellos with early data behind them are made with.
+pub(crate) struct EarlyConfig {
+    pub config: Arc<ClientConfig>,
+    sessions: LaneClientSessions,
+}
+
+impl EarlyConfig {
+    /// Whether the server that issued the ticket that is used next takes so many bytes of early data with it.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        let room = |r: &mut Remembered| r.tls13.back().map_or(0, |ticket| ticket.max_early_data_size());
+        !self.sessions.is_over() && u32::try_from(bytes).is_ok_and(|bytes| bytes <= self.sessions.with(room))
+    }
 }
 
 /// What hellos in SYNs are made with ([`syn`]).
@@ -54,6 +70,19 @@ impl ClientContext {
     /// The same, with what [`Session::client_for_syn`](crate::Session::client_for_syn) needs.
     pub fn for_syn(policy: &ClientPolicy) -> Result<Self, BuildError> {
         Self::build(policy, true)
+    }
+
+    /// The same, with what [`Session::client_early`](crate::Session::client_early) needs. The policy must offer one protocol only: early
+    /// data is of the protocol that the ticket's session had (RFC 8446 §4.2.10), and tickets do not say which.
+    pub fn for_early_data(policy: &ClientPolicy) -> Result<Self, BuildError> {
+        let mut context = Self::build(policy, false)?;
+        if policy.resumption {
+            let mut config = ClientConfig::clone(&context.config);
+            config.enable_early_data = true;
+            let sessions = LaneClientSessions { policy: policy.id, end: policy.revocation.end() };
+            context.early = Some(Arc::new(EarlyConfig { config: Arc::new(config), sessions }));
+        }
+        Ok(context)
     }
 
     fn build(policy: &ClientPolicy, for_syn: bool) -> Result<Self, BuildError> {
@@ -107,10 +136,10 @@ impl ClientContext {
         };
         let server_name = ServerName::try_from(policy.server_name.clone())
             .map_err(|_| BuildError(format!("{:?} is no server name", policy.server_name)))?;
-        Ok(Self { config: config(provider, &ordinary, store)?, server_name, syn })
+        Ok(Self { config: config(provider, &ordinary, store)?, server_name, syn, early: None })
     }
 
-    /// The same, with these protocols for ALPN.
+    /// The same, with these protocols for ALPN, and without early data.
     #[must_use]
     pub fn offering(&self, protocols: &[&[u8]]) -> Self {
         let protocols: Vec<Vec<u8>> = protocols.iter().map(|p| p.to_vec()).collect();
@@ -128,7 +157,7 @@ impl ClientContext {
                 sessions: s.sessions.clone(),
             })
         });
-        Self { config: offer(&self.config, protocols), server_name: self.server_name.clone(), syn }
+        Self { config: offer(&self.config, protocols), server_name: self.server_name.clone(), syn, early: None }
     }
 }
 

@@ -47,4 +47,4 @@ pub use description::{CertificateDescription, attribute_name};
 pub use records::Records;
 pub use rustls::pki_types::CertificateDer;
 pub use server::{BuildError, ServerContext};
-pub use session::{Read, Session, Summary, SynSession, TlsError, fingerprint};
+pub use session::{EarlyData, Read, Session, Summary, SynSession, TlsError, fingerprint};

@@ -16,7 +16,9 @@ use crate::transparency;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
-use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError, UnbufferedStatus,
+};
 use rustls::{AlertDescription, CommonState, HandshakeKind, PeerMisbehaved, ProtocolVersion};
 
 /// Most plaintext in one record (RFC 8446 §5.1).
@@ -128,6 +130,20 @@ pub struct SynSession {
     pub trimmed: bool,
 }
 
+/// What has become of early data that a session with a server began with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EarlyData {
+    /// None was sent.
+    #[default]
+    None,
+    /// It was sent, and the handshake is not over.
+    Sent,
+    /// The server has it.
+    Accepted,
+    /// The server has thrown it away: to the server, nothing was sent yet.
+    Rejected,
+}
+
 enum Side {
     Server(UnbufferedServerConnection),
     Client(UnbufferedClientConnection),
@@ -143,6 +159,53 @@ pub struct Session {
     /// Of a server: the kind of the key whose certificate was chosen.
     key: Option<KeyKind>,
     early_skip: Option<Box<EarlySkip>>,
+    /// Of a client.
+    early_data: EarlyData,
+}
+
+/// Writes a record of the handshake; its length.
+fn encode<Data>(record: &mut EncodeTlsData<'_, Data>, out: &mut Records) -> Result<usize, TlsError> {
+    let written = match record.encode(out.room()) {
+        Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => {
+            record.encode(out.unfilled(required_size))
+        }
+        other => other,
+    };
+    // `AlreadyEncoded` cannot be: each state is encoded once.
+    let written = written.map_err(|_| TlsError::Exhausted)?;
+    out.advance(written);
+    Ok(written)
+}
+
+/// Writes a client's hello, and this early data behind it if the server may have it. Whether it may: a ticket can expire.
+fn encode_early(connection: &mut UnbufferedClientConnection, data: &[u8], out: &mut Records) -> Result<bool, TlsError> {
+    loop {
+        let UnbufferedStatus { state, .. } = connection.process_tls_records(&mut []);
+        match state.map_err(TlsError::Handshake)? {
+            ConnectionState::EncodeTlsData(mut record) => {
+                encode(&mut record, out)?;
+            }
+            ConnectionState::TransmitTlsData(mut records) => {
+                let mut is_sent = false;
+                if let Some(mut early) = records.may_encrypt_early_data() {
+                    let written = early.encrypt(data, out.unfilled(data.len() + RECORD_OVERHEAD));
+                    out.advance(written.map_err(|_| TlsError::Exhausted)?);
+                    is_sent = true;
+                }
+                records.done();
+                return Ok(is_sent);
+            }
+            _ => return Ok(false),
+        }
+    }
+}
+
+/// Whether this is the record by which a client ends early data that the server has accepted (RFC 8446 §4.5): rustls' unbuffered client
+/// does not tell by other means. The record is encrypted, but nothing else that a client sends in a handshake has its length: a message
+/// of 4 bytes, its type, and a tag of 16 bytes.
+fn is_end_of_early_data(record: &[u8]) -> bool {
+    const HEADER: [u8; RECORD_HEADER] = [23, 3, 3, 0, 4 + 1 + 16];
+    record.len() == RECORD_HEADER + 4 + 1 + 16 && record.starts_with(&HEADER)
 }
 
 /// The alert for an error that rustls has none for (RFC 8446 §6.2).
@@ -180,11 +243,16 @@ impl Session {
     pub fn server(context: &ServerContext, early_offered: bool) -> Result<Self, TlsError> {
         let connection = UnbufferedServerConnection::new(context.config.clone()).map_err(TlsError::Handshake)?;
         let early_skip = early_offered.then(|| Box::new(EarlySkip::new()));
-        Ok(Self { side: Side::Server(connection), accepts: true, authentication: None, key: None, early_skip })
+        Ok(Self { accepts: true, early_skip, ..Self::new(Side::Server(connection)) })
     }
 
     fn from_client(connection: UnbufferedClientConnection) -> Self {
-        Self { side: Side::Client(connection), accepts: false, authentication: None, key: None, early_skip: None }
+        Self::new(Side::Client(connection))
+    }
+
+    fn new(side: Side) -> Self {
+        let early_data = EarlyData::None;
+        Self { side, accepts: false, authentication: None, key: None, early_skip: None, early_data }
     }
 
     /// A session with a server. The `ClientHello` is in `out` when this returns.
@@ -194,6 +262,20 @@ impl Session {
         let mut session = Self::from_client(connection);
         session.read(&mut [], &mut Vec::new(), &mut Vec::new(), out)?;
         Ok(session)
+    }
+
+    /// A session with a server that begins with this early data (RFC 8446 §2.3): all of it, behind the `ClientHello` in `out`, or nothing
+    /// ([`Self::early_data`]). Nothing is sent early without a ticket that allows as much, if the data needs more than one record, or
+    /// if the context is not for that ([`ClientContext::for_early_data`]).
+    pub fn client_early(context: &ClientContext, data: &[u8], out: &mut Records) -> Result<Self, TlsError> {
+        let early = context.early.as_ref().filter(|early| data.len() <= MAX_FRAGMENT && early.has_room(data.len()));
+        let Some(early) = early else { return Self::client(context, out) };
+        let name = context.server_name.clone();
+        let mut connection =
+            UnbufferedClientConnection::new(early.config.clone(), name).map_err(TlsError::Handshake)?;
+        let is_sent = encode_early(&mut connection, data, out)?;
+        let early_data = if is_sent { EarlyData::Sent } else { EarlyData::None };
+        Ok(Self { early_data, ..Self::from_client(connection) })
     }
 
     /// A session with a server whose `ClientHello` is to travel in a SYN: shorter than the ordinary one. `None` where the
@@ -296,6 +378,7 @@ impl Session {
         let mut done = Read::default();
         let mut failure: Option<rustls::Error> = None;
         let (mut errors, mut before) = (0, 0);
+        let mut ends_early_data = false;
         loop {
             let rest = &mut input[done.consumed..];
             // The two sides have the same states under different types; only a server reads early data.
@@ -312,17 +395,8 @@ impl Session {
                         }
                         $(Ok(ConnectionState::ReadEarlyData(mut $traffic)) => $early,)?
                         Ok(ConnectionState::EncodeTlsData(mut data)) => {
-                            let written = match data.encode(out.room()) {
-                                Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) => {
-                                    data.encode(out.unfilled(required_size))
-                                }
-                                other => other,
-                            };
-                            match written {
-                                Ok(n) => out.advance(n),
-                                // `AlreadyEncoded` cannot be: each state is encoded once.
-                                Err(_) => return Err(TlsError::Exhausted),
-                            }
+                            let written = encode(&mut data, out)?;
+                            ends_early_data |= is_end_of_early_data(&out.filled()[out.filled().len() - written..]);
                             true
                         }
                         Ok(ConnectionState::TransmitTlsData(data)) => {
@@ -370,6 +444,9 @@ impl Session {
             if !go_on || alerted {
                 break;
             }
+        }
+        if self.early_data == EarlyData::Sent && !self.is_handshaking() {
+            self.early_data = if ends_early_data { EarlyData::Accepted } else { EarlyData::Rejected };
         }
         match failure {
             None => Ok(done),
@@ -456,6 +533,11 @@ impl Session {
     /// [`Self::read`] that took the first hello.
     pub fn awaits_second_hello(&self) -> bool {
         self.is_handshaking() && self.common().handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest)
+    }
+
+    /// Of a client: what has become of the early data that the session began with.
+    pub fn early_data(&self) -> EarlyData {
+        self.early_data
     }
 
     /// The protocol agreed on by ALPN.

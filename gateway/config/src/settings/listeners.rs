@@ -185,7 +185,7 @@ key = \"certs/example.com.key\"
     /// upgrades in early data get 425, as unsafe methods do. `false` also means off; `true` is an error, because a size
     /// is needed. Early data needs TLS 1.3, `resumption` and `tickets`. With early data, each ticket can be used only
     /// once. Names with `client_auth` accept no early data, whether the `mode` is `"require"` or `"optional"`. This
-    /// setting is about clients: the gateway sends no early data to servers (see [HTTP/3](page:http3#not-supported)).
+    /// setting is about clients: `early_data` of `[upstream.tls]` is about servers.
     early_data: Own<u32> = Own(tls::early_data, || Shape::Either(vec![
         Shape::Choice(vec!["off"]), Shape::Size(tls::EARLY_DATA), Shape::Flag])), default("off"), aliases("0rtt", "zero_rtt");
     /// A session can be resumed only at listeners with the same `session_context`. Set it if several gateways serve

@@ -5,11 +5,12 @@ use super::{
     upstream_uses,
 };
 use crate::certificates::token::{KeyPlace, key_place, key_shape};
+use crate::tls::EARLY_REQUESTS;
 use crate::upstream::{self as read, Entry, HTTP, SYN_TLS};
 use crate::{balancing, plan};
 use sealane_http::h1::Tolerance;
 use sealane_proxy::balance::{Balance, HashKey};
-use sealane_proxy::snapshot::UpstreamHttp;
+use sealane_proxy::snapshot::{EarlyRequests, UpstreamHttp};
 use sealane_sys::fastopen::Cookie;
 use sealane_tls::policy::ExpiredLists;
 use std::time::Duration;
@@ -215,6 +216,13 @@ table! {
     passphrase_file: File = File, example("certs/gateway.passphrase"), aliases("proxy_ssl_password_file");
     /// Resume TLS sessions.
     resumption: Flag = Flag, default(true);
+    /// Which requests the gateway sends as TLS early data (0-RTT) when it makes a new connection to a server: `"off"` (none),
+    /// `"client"` (only requests that the client itself sent as early data, see `early_data` of `[listener.tls]`) or `"safe"` (all
+    /// requests with a safe method, such as GET, and without a body). An attacker on the network path to the server can
+    /// repeat such a request, and the server may then process it twice, without the client's knowledge: use `"safe"` only
+    /// for servers that accept early data once, or where GET changes nothing. Needs `http = "1.1"`, TLS 1.3 and
+    /// `resumption`, and excludes `syn_tls`. See [routing](page:routing#send-requests-as-early-data).
+    early_data: Choice<Option<EarlyRequests>> = Choice(EARLY_REQUESTS), default("off"), aliases("allow_0rtt");
     /// Accept any certificate. An attacker between gateway and server can then read and change everything; `ca` is the safe
     /// way for self-signed certificates.
     dangerous_skip_verification: Flag = Flag, default(false), aliases("insecure_skip_verify");

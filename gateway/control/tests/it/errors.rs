@@ -224,6 +224,23 @@ fn messages() {
         (upstream("servers = []"), "\"servers\" is empty"),
         (upstream("servers = [\"127.0.0.1\"]"), "add a port: \"127.0.0.1:8080\""),
         (upstream("servers = [\"http://127.0.0.1\"]\nsyn_tls = \"cookie\"\n"), "\"syn_tls\" is for upstreams with TLS"),
+        (
+            upstream("servers = [\"https://127.0.0.1\"]\nhttp = \"auto\"\ntls.early_data = \"safe\"\n"),
+            "\"early_data\" is for servers that speak HTTP/1.1",
+        ),
+        (
+            upstream("servers = [\"https://127.0.0.1\"]\nsyn_tls = \"cookie\"\ntls.early_data = \"client\"\n"),
+            "\"early_data\" and \"syn_tls\" exclude each other",
+        ),
+        (
+            upstream("servers = [\"https://127.0.0.1\"]\ntls.versions = [\"1.2\"]\ntls.early_data = \"safe\"\n"),
+            "\"early_data\" needs TLS 1.3",
+        ),
+        (
+            upstream("servers = [\"https://127.0.0.1\"]\ntls.resumption = false\ntls.early_data = \"safe\"\n"),
+            "\"early_data\" needs resumption",
+        ),
+        (upstream("servers = [\"https://127.0.0.1\"]\ntls.early_data = true\n"), "early_data"),
         (upstream("servers = [\"http://127.0.0.1\"]\n[upstream.tls]\n"), "[upstream.tls] is for servers with https://"),
         (upstream("servers = [\"http://127.0.0.1\"]\nproxy_protocol = \"v1\"\nkeepalive = 5\n"), "exclude each other"),
         (

@@ -4,8 +4,8 @@
 mod connections;
 
 use sealane_exchange::{
-    Action, Actions, Direction, Event, Exchange, Fit, Head, Kind, Loss, MAX_INTERIM, MAX_NOT_TAKEN, Phase, Request,
-    Switching,
+    Action, Actions, Direction, EarlyRequests, Event, Exchange, Fit, Head, Kind, Loss, MAX_INTERIM, MAX_NOT_TAKEN,
+    Phase, Request, Switching,
 };
 
 /// Steele, Lea and Flood's SplitMix64.
@@ -72,13 +72,15 @@ fn loss(random: &mut Random) -> Loss {
 /// Any event at any time, also those that make no sense: an executor's mistake must not break a rule.
 fn event(random: &mut Random) -> Event {
     let direction = random.pick(&[Direction::Request, Direction::Response]);
-    match random.below(24) {
+    match random.below(26) {
         0 | 1 => Event::Forward,
         18 => Event::Accepted,
         19 => Event::Authorize,
         20 => Event::Verify,
         21 | 22 => Event::Verified,
         23 => Event::NotTaken,
+        24 => Event::SentEarly,
+        25 => Event::EarlyRejected,
         2 => Event::Answer { status: 200 },
         3 | 4 => Event::Connected(random.pick(&[
             Switching::Any,
@@ -133,6 +135,8 @@ struct Observer {
     /// A kept connection was lost, and the request asked for a retry beside its tries.
     was_stale: bool,
     handshake_done: bool,
+    /// The gateway has sent the request as early data.
+    sent_early: bool,
     accepted: bool,
     /// A server must admit the request, or a password be right, before it may go on.
     unadmitted: bool,
@@ -322,6 +326,28 @@ impl Observer {
         self.handshake_done |= event == Event::HandshakeDone;
         if facts.is_early && !facts.is_safe && facts.kind != Kind::Relay && !self.handshake_done {
             assert!(!has(SelectServer), "an unsafe request in early data was forwarded");
+        }
+
+        // The gateway sends a request as early data once, if at all, and only one that is harmless and has not been sent again.
+        if after.was_sent_early() && !before.was_sent_early() {
+            assert_eq!(event, Event::SentEarly);
+            assert!(before.may_go_early(EarlyRequests::Safe) && self.upstream && !self.connected);
+            assert!(
+                facts.kind == Kind::Message && facts.is_safe && !facts.has_body,
+                "not every request may be repeated"
+            );
+            assert!(!self.sent_early && !self.was_stale && !self.unadmitted, "a request sent again as early data");
+            self.sent_early = true;
+        }
+        assert!(
+            !before.may_go_early(EarlyRequests::Client) || facts.is_early && !self.sent_early,
+            "its client has sent no early data"
+        );
+        // A 425 to early data of the gateway's own never reaches the client.
+        if let Event::Head(Head { status: 425, .. }) = event
+            && before.was_sent_early()
+        {
+            assert!(!has(ForwardHead), "the client has sent no early data");
         }
 
         // Bytes flow only where there is a sink for them; they are thrown away only after the response.

@@ -19,6 +19,7 @@ use crate::memory::read_within_budget;
 use crate::request_ids::clean_of_id;
 use crate::scratch::{HEAD_READ, READ_SIZE};
 use crate::service::Proxy;
+use crate::upstream::early::early_refused;
 use rustix::io::Errno;
 use sealane_exchange::{Action as Do, Actions, Direction, Event, Head, Loss, Phase};
 use sealane_http::{BodyLength, Known, ParseError};
@@ -72,6 +73,9 @@ pub(crate) fn response_arrived(
     }
     if !actions.has(Do::ForwardHead) {
         // RFC 8470 §5.2: it was too early, and goes again once the handshake is over.
+        if x.machine.was_sent_early() {
+            early_refused(x, &proxy.counters, cx.now());
+        }
         perform(proxy, cx, exchange, actions);
         return false;
     }

@@ -17,6 +17,7 @@ use crate::service::Proxy;
 use crate::snapshot::{Server, UpstreamHttp};
 use crate::transport::{Transport, TransportError};
 use crate::upstream::balance::Pick;
+use crate::upstream::early::{begin_session, early_lost, early_over};
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h1::{idle_event, is_silent, send_request, upstream_go_on};
 use crate::upstream::h2_connection::{
@@ -31,7 +32,7 @@ use sealane_exchange::deadlines::ConnectionWait;
 use sealane_exchange::{Exchange as Machine, Fit, Loss, Switching};
 use sealane_lane::{Context, Key, Ready};
 use sealane_sys::fastopen_open;
-use sealane_tls::{Session, TlsError};
+use sealane_tls::TlsError;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -89,7 +90,7 @@ fn find_connection(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
                 upstream_conn.phase.go_on(UpstreamPhase::Busy(exchange, Answer::Awaited { kept: true }));
                 proxy.counters.fall(Count::Pooled);
                 proxy.counters.count(Count::UpstreamReused);
-                return send_request(proxy, cx, exchange, key);
+                return send_request(proxy, cx, exchange, key, false);
             }
             continue;
         }
@@ -283,20 +284,11 @@ pub(crate) fn upstream_connected(proxy: &mut Proxy, cx: &mut Context, key: Key) 
         let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
         upstream_conn.transport.send_raw(&header);
     }
-    let Proxy { connections, scratch, .. } = proxy;
-    let context = upstream.context(only_h1);
-    let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-    match context {
+    match upstream.context(only_h1) {
         Ok(None) if upstream.upstream.http == UpstreamHttp::Two => h2_upstream_begin(proxy, cx, key),
-        Ok(None) => h1_upstream_begin(proxy, cx, key),
-        Ok(Some(context)) => match Session::client(&context, scratch.empty_records()) {
-            Ok(session) => {
-                upstream_conn.transport.start_client(session, scratch);
-                if let UpstreamPhase::Making(making) = &mut upstream_conn.phase {
-                    making.step = Step::Handshake;
-                }
-                proxy.connections.mark_for_flush(key);
-            }
+        Ok(None) => h1_upstream_begin(proxy, cx, key, false),
+        Ok(Some(context)) => match begin_session(proxy, cx, key, &context) {
+            Ok(()) => proxy.connections.mark_for_flush(key),
             Err(_) => upstream_lost(proxy, cx, key, false),
         },
         Err(_) => upstream_lost(proxy, cx, key, false),
@@ -316,7 +308,7 @@ pub(crate) fn upstream_handshake(proxy: &mut Proxy, cx: &mut Context, key: Key) 
     let UpstreamPhase::Making(making) = &upstream_conn.phase else { return };
     let (upstream, server) = (upstream_conn.upstream.clone(), upstream_conn.server);
     upstream.record(proxy.settings.slot(), HANDSHAKE, cx.micros() - making.began);
-    let only_h1 = making.purpose.is_over_h1();
+    let (only_h1, is_early) = (making.purpose.is_over_h1(), making.early);
     let resumed = upstream_conn.transport.tls.as_ref().and_then(|t| t.summary()).is_some_and(|s| s.resumed);
     if resumed {
         proxy.counters.count(Count::UpstreamResumed)
@@ -326,6 +318,13 @@ pub(crate) fn upstream_handshake(proxy: &mut Proxy, cx: &mut Context, key: Key) 
     if !only_h1 {
         upstream.note_h2(server, h2);
     }
+    let mut is_sent = false;
+    if is_early {
+        match early_over(proxy, key) {
+            Ok(accepted) => is_sent = accepted,
+            Err(error) => return upstream_failed(proxy, cx, key, &error),
+        }
+    }
     if h2 {
         return h2_upstream_begin(proxy, cx, key);
     }
@@ -334,11 +333,12 @@ pub(crate) fn upstream_handshake(proxy: &mut Proxy, cx: &mut Context, key: Key) 
         upstream_hint(&proxy.connections, &mut proxy.exchanges, key, Failure::NoHttp2);
         return upstream_lost(proxy, cx, key, false);
     }
-    h1_upstream_begin(proxy, cx, key);
+    h1_upstream_begin(proxy, cx, key, is_sent);
 }
 
-/// A connection to an upstream turns out to speak HTTP/1.1: the exchange that it was made for begins.
-fn h1_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+/// A connection to an upstream turns out to speak HTTP/1.1: the exchange that it was made for begins. `is_sent`: the server has its
+/// request as early data.
+fn h1_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key, is_sent: bool) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let Some(exchange) = upstream_conn.exchange() else {
         let waiting = upstream_conn.take_waiting();
@@ -352,7 +352,7 @@ fn h1_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         return;
     };
     upstream_conn.phase = UpstreamPhase::Busy(exchange, Answer::Awaited { kept: false });
-    send_request(proxy, cx, exchange, key);
+    send_request(proxy, cx, exchange, key, is_sent);
 }
 
 /// An exchange is over: the connection goes to the pool, or closes.
@@ -469,11 +469,12 @@ pub(crate) fn upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, timeo
     }
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let (exchange, waiting) = (upstream_conn.exchange(), upstream_conn.take_waiting());
-    let why = match upstream_conn.phase {
+    let why = match &upstream_conn.phase {
+        UpstreamPhase::Making(making) if making.early => early_lost(upstream_conn, &proxy.counters, cx.now(), timeout),
         UpstreamPhase::Making(_) if timeout => Loss::ConnectTimeout,
         UpstreamPhase::Making(_) => Loss::Unreachable,
         _ if timeout => upstream_conn.upstream.silence(),
-        UpstreamPhase::Busy(_, Answer::Awaited { kept }) => Loss::of_connection(kept, true),
+        UpstreamPhase::Busy(_, Answer::Awaited { kept }) => Loss::of_connection(*kept, true),
         _ => Loss::Broken,
     };
     close_connection(proxy, cx, key);

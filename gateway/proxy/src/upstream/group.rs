@@ -3,7 +3,7 @@
 use crate::lane_state::LaneSnapshot;
 use crate::latency::UpstreamTimes;
 use crate::memory::Window;
-use crate::snapshot::{Upstream, UpstreamHttp};
+use crate::snapshot::{EarlyRequests, Upstream, UpstreamHttp};
 use crate::upstream::balance::{
     Balance, Balancer, LaneServer, Lease, Pick, Preference, RetryBudget, Tried, hash_of_address,
 };
@@ -53,6 +53,8 @@ pub(crate) struct LaneUpstream {
     times: Arc<UpstreamTimes>,
     /// By server, for hellos in SYNs.
     syn: RefCell<Vec<SynServer>>,
+    /// By server, until when it gets no early data.
+    early_pauses: RefCell<Vec<Millis>>,
 }
 
 /// Whether a connection under the one's settings is as good under the other's.
@@ -127,9 +129,10 @@ impl LaneUpstream {
         let mut contexts = self.contexts.borrow_mut();
         let context = &mut contexts[usize::from(only_h1)];
         if context.is_none() {
-            let new = match self.upstream.syn_tls {
-                None => ClientContext::new(policy)?,
-                Some(_) => ClientContext::for_syn(policy)?,
+            let new = match (self.upstream.syn_tls, self.upstream.early_data) {
+                (Some(_), _) => ClientContext::for_syn(policy)?,
+                (None, Some(_)) => ClientContext::for_early_data(policy)?,
+                (None, None) => ClientContext::new(policy)?,
             };
             *context = Some(if only_h1 { new.offering(&[b"http/1.1"]) } else { new });
         }
@@ -190,6 +193,19 @@ impl LaneUpstream {
         }
     }
 
+    /// Which requests a server gets as early data now.
+    pub fn early_data(&self, server: usize, now: Millis) -> Option<EarlyRequests> {
+        let is_paused = |until: &Millis| now < *until;
+        self.upstream.early_data.filter(|_| !self.early_pauses.borrow().get(server).is_some_and(is_paused))
+    }
+
+    /// A server gets no early data until then.
+    pub fn pause_early_data(&self, server: usize, until: Millis) {
+        if let Some(pause) = self.early_pauses.borrow_mut().get_mut(server) {
+            *pause = until;
+        }
+    }
+
     pub fn new(upstream: &Arc<Upstream>, old: Option<&LaneSnapshot>, slot: usize, lanes: usize) -> Self {
         let limited = upstream.max_connections.is_some();
         // What is under way at a server that stays is counted on.
@@ -215,6 +231,7 @@ impl LaneUpstream {
             queue_share: upstream.queue.div_ceil(lanes.max(1)),
             h3: RefCell::new(vec![H3Server::default(); upstream.servers.len()]),
             syn: RefCell::new(vec![SynServer::default(); upstream.servers.len()]),
+            early_pauses: RefCell::new(vec![0; upstream.servers.len()]),
             times: upstream.group.times().clone(),
             upstream: upstream.clone(),
         }
@@ -396,6 +413,17 @@ mod tests {
         assert_eq!((group.first_queued(), group.queue_len()), (Some(b), 2));
         assert_eq!(group.unqueue_first(), Some(b));
         assert_eq!((group.first_queued(), group.queue(d, all)), (Some(c), Ok(())));
+    }
+
+    #[test]
+    fn a_server_that_was_sent_early_data_in_vain_gets_none_for_a_while() {
+        let mut config = upstream(2);
+        config.early_data = Some(EarlyRequests::Client);
+        let (settings, _published) = settings(snapshot(limits(), vec![config]));
+        let group = group(settings.lane());
+        group.pause_early_data(0, 100);
+        let which = |now| [0, 1].map(|server| group.early_data(server, now).is_some());
+        assert_eq!([which(99), which(100)], [[false, true], [true, true]]);
     }
 
     #[test]

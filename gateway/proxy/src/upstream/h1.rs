@@ -2,6 +2,7 @@
 
 use crate::conn::Conn;
 use crate::connections::Connections;
+use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{connected, request_sent};
 use crate::exchange::response::{
@@ -13,6 +14,7 @@ use crate::memory::Held;
 use crate::relay::start_relay;
 use crate::scratch::{HEAD_READ, READ_SIZE, Scratch, keep_rest};
 use crate::service::Proxy;
+use crate::snapshot::Upstream;
 use crate::transport::{ReadResult, Transport};
 use crate::upstream::connection::{upstream_failed, upstream_handshake, upstream_lost};
 use crate::upstream::h2_connection::{h2_upstream_lost, h2_upstream_take};
@@ -54,8 +56,8 @@ pub(crate) fn is_silent(transport: &mut Transport, scratch: &mut Scratch) -> boo
     false
 }
 
-/// Sends the request's head on a connection that is ready for it.
-pub(crate) fn send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key) {
+/// Sends the request's head on a connection that is ready for it. `is_sent`: the server has it as early data.
+pub(crate) fn send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key, is_sent: bool) {
     if proxy.exchanges.get(exchange).is_some_and(|x| x.machine().is_relay()) {
         return start_relay(proxy, cx, exchange, key);
     }
@@ -64,17 +66,25 @@ pub(crate) fn send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, k
     let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
         return;
     };
-    let connection = match () {
-        () if x.machine().asks_server_to_switch() => ConnectionOption::Upgrade,
-        () if upstream_conn.upstream.upstream.keepalive == 0 => ConnectionOption::Close,
-        () => ConnectionOption::KeepAlive,
-    };
     let body = x.body();
     x.request_body_mut().frame(body);
-    scratch.take_buffer(&mut upstream_conn.transport.stage);
-    encode_request(&mut upstream_conn.transport.stage, x.request(), x.body(), connection);
+    if !is_sent {
+        let connection = connection_option(x, upstream_conn.upstream.settings());
+        scratch.take_buffer(&mut upstream_conn.transport.stage);
+        encode_request(&mut upstream_conn.transport.stage, x.request(), x.body(), connection);
+    }
     request_sent(proxy, cx, exchange, UpstreamStream::H1(key), actions);
     proxy.connections.mark_for_flush(key);
+}
+
+/// What the request says about the connection to a server of this group.
+#[inline]
+pub(super) fn connection_option(x: &Exchange, upstream: &Upstream) -> ConnectionOption {
+    match () {
+        () if x.machine().asks_server_to_switch() => ConnectionOption::Upgrade,
+        () if upstream.keepalive == 0 => ConnectionOption::Close,
+        () => ConnectionOption::KeepAlive,
+    }
 }
 
 /// Takes what an upstream has sent.

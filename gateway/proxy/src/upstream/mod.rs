@@ -3,6 +3,7 @@
 
 pub mod balance;
 pub(crate) mod connection;
+pub(crate) mod early;
 pub(crate) mod group;
 pub(crate) mod h1;
 pub(crate) mod h2;

@@ -33,6 +33,7 @@ mod dns_reload;
 mod documentation;
 mod dying;
 mod early_data;
+mod early_data_to_servers;
 mod examples;
 mod exhaustion;
 mod faults;
