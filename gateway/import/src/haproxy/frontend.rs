@@ -362,7 +362,7 @@ fn frontend<'l>(
         default: default.as_ref().map(|(n, p)| (n.as_str(), p)),
         own: &proxy.section.name,
     };
-    let all = reached(&found, &then);
+    let all = reached_rules(&found, &then);
     let names = hosts(&all);
     let texts: Vec<&HostTexts> = all.iter().flat_map(|r| r.condition.tests()).filter_map(Test::host_texts).collect();
     let tests: Vec<&PathTest> = if tcp { Vec::new() } else { path_tests(&all) };
@@ -641,7 +641,7 @@ fn named(names: &[&str]) -> String {
 }
 
 /// All rules that requests of a frontend meet.
-fn reached<'r, 'l>(found: &'r [Rule<'l>], then: &Then<'r, 'l>) -> Vec<&'r Rule<'l>> {
+fn reached_rules<'r, 'l>(found: &'r [Rule<'l>], then: &Then<'r, 'l>) -> Vec<&'r Rule<'l>> {
     let chosen =
         found.iter().filter_map(|r| if let What::Backend(name) = &r.what { Some(name.as_str()) } else { None });
     let mut names: BTreeSet<&str> = chosen.collect();
