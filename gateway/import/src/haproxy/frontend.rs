@@ -151,9 +151,10 @@ fn unreached(proxies: &[Proxy], reached: &BTreeSet<String>, report: &mut Report)
         }
         let says =
             format!("no request gets to this backend: the condition of {} never holds", shown_lines(ways.into_iter()));
-        let rules: Vec<Id> = proxy.own().filter(|l| l.word(0).starts_with("http-re")).map(|l| l.id).collect();
-        for id in rules.into_iter().filter(|id| !report.is_known(*id)).collect::<Vec<_>>() {
-            report.missing(id, says.clone());
+        for rule in proxy.own().filter(|l| l.word(0).starts_with("http-re")) {
+            if !report.is_known(rule.id) {
+                report.missing(rule.id, says.clone());
+            }
         }
     }
 }

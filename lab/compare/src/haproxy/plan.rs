@@ -433,7 +433,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
         match self.proxy.last("default_backend") {
             Some(node) => {
                 let name = node.word(1);
-                drop(reached.entry(name.to_owned()).or_insert_with(|| self.admitted(&base, Some(name))));
+                reached.entry(name.to_owned()).or_insert_with(|| self.admitted(&base, Some(name)));
             }
             None if self.proxy.section.name() == "listen" => {
                 self.shapes(&self.admitted(&base, None), plan);
