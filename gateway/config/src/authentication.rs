@@ -33,7 +33,7 @@ pub(super) fn basic_auth(sink: &Sink, key: &str, node: &Node) -> Option<BasicAut
     let Some(table) = decode::table_or_false(sink, key, node, example)? else { return Some(BasicAuth::Off) };
     let section = Section::new(sink, &b::TABLE, table, node.span());
     let users = section.required(&b::users);
-    let allowed = section.optional_at(&b::allow_users).map(|written| allowed_users(sink, written));
+    let allowed = section.optional(&b::allow_users).map(|names| allowed_users(sink, names));
     let realm = section.or(&b::realm);
     let user_header = section.optional(&b::user_header);
     let keep_authorization = section.or(&b::keep_authorization);
@@ -44,13 +44,9 @@ pub(super) fn basic_auth(sink: &Sink, key: &str, node: &Node) -> Option<BasicAut
 }
 
 /// `allow_users`: in order, to be searched.
-fn allowed_users(sink: &Sink, written: At<Vec<At<String>>>) -> Vec<String> {
-    if written.value.is_empty() {
-        let help = "name a user, or remove \"allow_users\": then all users of the file may pass".to_owned();
-        sink.error(&written.span, "\"allow_users\" names no user", Some(help));
-    }
+fn allowed_users(sink: &Sink, names: Vec<At<String>>) -> Vec<String> {
     let mut out = Vec::new();
-    for name in written.value {
+    for name in names {
         // RFC 7617 §2: the name ends at the colon.
         if name.value.is_empty() || name.value.contains(|c: char| c == ':' || c.is_control()) {
             let help = "write the name as the file of users has it, before the colon".to_owned();
@@ -175,8 +171,8 @@ mod tests {
             (basic("Client-Cert"), "error: \"Client-Cert\" cannot be the header", "user_header = \"Remote-User\""),
             (
                 "upstream = \"u\"\nbasic_auth = { users = \"u.txt\", allow_users = [] }".to_owned(),
-                "error: \"allow_users\" names no user",
-                "all users of the file",
+                "error: \"allow_users\" is empty",
+                "remove \"allow_users\"",
             ),
             (
                 "upstream = \"u\"\nbasic_auth = { users = \"u.txt\", allow_users = [\"a:b\"] }".to_owned(),

@@ -343,9 +343,17 @@ pub fn runnable(
     }
     table.iter_mut().try_for_each(|(_, value)| users(value, folder, files))?;
     table.iter_mut().try_for_each(|(_, value)| lists(value, files))?;
+    // The import writes what several hosts and routes have in common to snippets.
+    if let Some(snippets) = table.get_mut("snippet").and_then(Value::as_table_mut) {
+        snippets.iter_mut().filter_map(|(_, snippet)| snippet.as_table_mut()).for_each(|s| pages(s, folder));
+    }
     for host in tables(&mut table, "host") {
         pages(host, folder);
-        tables(host, "route").for_each(|route| pages(route, folder));
+        response(host, folder, files)?;
+        for route in tables(host, "route") {
+            pages(route, folder);
+            response(route, folder, files)?;
+        }
     }
     for upstream in tables(&mut table, "upstream") {
         let is_tls = urls(upstream).iter().any(|u| u.starts_with("https"));
@@ -397,6 +405,15 @@ fn lists(value: &mut Value, files: &mut Files) -> anyhow::Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// A response whose file is not here has the text that the original's copy has.
+fn response(table: &mut Table, folder: &Path, files: &mut Files) -> anyhow::Result<()> {
+    let Some(file) = table.get_mut("respond").and_then(|respond| respond.get_mut("file")) else { return Ok(()) };
+    if let Some(path) = file.as_str().map(|name| folder.join(name)).filter(|path| !path.exists()) {
+        *file = Value::String(files.text(&path)?.display().to_string());
+    }
+    Ok(())
 }
 
 /// Leaves out pages that are not here.
@@ -469,6 +486,20 @@ mod tests {
         assert!(std::fs::read_to_string(users).unwrap().starts_with("compare:$2y$"));
         assert!(out["host"][0]["error_page"].as_array().unwrap().is_empty());
         assert_eq!(out["upstream"][0]["tls"]["ca"].as_str(), files.ca().to_str());
+    }
+
+    #[test]
+    fn files_of_responses_and_pages_of_snippets_may_be_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = Files::new(folder.path()).unwrap();
+        let table: Table = "[[snippet.pages-1.error_page]]\nfile = \"none.html\"\n[[host]]\nuse = [\"pages-1\"]\n\
+            [[host.route]]\nrespond = { status = 404, file = \"gone.html\" }\n"
+            .parse()
+            .unwrap();
+        let out: Table = runnable(table, folder.path(), &Named::default(), &mut files, 1).unwrap().parse().unwrap();
+        assert!(out["snippet"]["pages-1"]["error_page"].as_array().unwrap().is_empty());
+        let file = out["host"][0]["route"][0]["respond"]["file"].as_str().unwrap();
+        assert_eq!(std::fs::read_to_string(file).unwrap(), "made for this run\n");
     }
 
     #[test]

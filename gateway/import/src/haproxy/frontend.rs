@@ -86,12 +86,12 @@ pub(super) fn all(
         }
     }
     let mut budget = Budget::default();
-    let mut reached = BTreeSet::new();
+    let mut served = BTreeSet::new();
     for (proxy, acls) in proxies.iter().zip(&acls).filter(|(p, _)| p.section.kind != "backend") {
-        frontend(proxy, acls, &shared, defaults, reader, base, &mut budget, &mut reached, out, report);
+        frontend(proxy, acls, &shared, defaults, reader, base, &mut budget, &mut served, out, report);
     }
     unused(&proxies, &shared, out, report);
-    unreached(&proxies, &reached, report);
+    unreached(&proxies, &served, report);
     for (proxy, acls) in proxies.iter().zip(&acls).filter(|(p, _)| p.disabled().is_none()) {
         of_acls(proxy, acls, report);
     }
@@ -140,8 +140,8 @@ fn unused(proxies: &[Proxy], shared: &Shared, out: &mut Output, report: &mut Rep
 }
 
 /// Rules of backends that no request gets to, although all rules that lead there are translated.
-fn unreached(proxies: &[Proxy], reached: &BTreeSet<String>, report: &mut Report) {
-    let others = |p: &&Proxy| p.section.kind == "backend" && !reached.contains(&p.section.name);
+fn unreached(proxies: &[Proxy], served: &BTreeSet<String>, report: &mut Report) {
+    let others = |p: &&Proxy| p.section.kind == "backend" && !served.contains(&p.section.name);
     for proxy in proxies.iter().filter(others) {
         let lines = proxies.iter().filter(|p| p.disabled().is_none()).flat_map(|p| p.own());
         let ways: Vec<&Line> = ways(&proxy.section.name, lines).collect();
@@ -151,9 +151,10 @@ fn unreached(proxies: &[Proxy], reached: &BTreeSet<String>, report: &mut Report)
         }
         let says =
             format!("no request gets to this backend: the condition of {} never holds", shown_lines(ways.into_iter()));
-        let rules: Vec<Id> = proxy.own().filter(|l| l.word(0).starts_with("http-re")).map(|l| l.id).collect();
-        for id in rules.into_iter().filter(|id| !report.is_known(*id)).collect::<Vec<_>>() {
-            report.missing(id, says.clone());
+        for rule in proxy.own().filter(|l| l.word(0).starts_with("http-re")) {
+            if !report.is_known(rule.id) {
+                report.missing(rule.id, says.clone());
+            }
         }
     }
 }
@@ -272,7 +273,7 @@ fn frontend<'l>(
     reader: &dyn Reader,
     base: &std::path::Path,
     budget: &mut Budget,
-    reached: &mut BTreeSet<String>,
+    served: &mut BTreeSet<String>,
     out: &mut Output,
     report: &mut Report,
 ) {
@@ -515,7 +516,7 @@ fn frontend<'l>(
         }
     }
     out.hosts.extend(merged.into_iter().map(|(_, h)| h).filter(|h| !h.routes.is_empty()));
-    reached.append(&mut lost.backends);
+    served.append(&mut lost.backends);
     lost.report(proxy, report);
 }
 

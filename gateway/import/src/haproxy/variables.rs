@@ -4,7 +4,6 @@
 //! what uses it is not understood. A rule that changes the sample between the two makes its use undecided, as it does without a
 //! variable (`rules/apply.rs`).
 
-use super::acl::HostSample;
 use super::parser::{Line, Section};
 use crate::report::{Place, Report};
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,13 +105,24 @@ fn setter(line: &Line) -> Option<Setter<'_>> {
     Some(Setter { name, sample })
 }
 
-/// Whether a rule may give the request another `Host`.
-fn changes_host(line: &Line) -> bool {
-    let is_host = || line.word(2).eq_ignore_ascii_case("host") || line.words.iter().any(|w| w == "-m");
+/// The header of which a sample is.
+fn header_of(sample: &str) -> Option<&str> {
+    let (fetch, rest) = sample.split_once('(')?;
+    let name = rest.split([',', ')']).next().unwrap_or_default();
+    match fetch {
+        fetch if fetch.contains("hdr") => Some(name),
+        fetch if fetch.contains("cook") => Some("cookie"),
+        _ => None,
+    }
+}
+
+/// Whether a rule may give a header of the request another value.
+fn changes(line: &Line, header: &str) -> bool {
+    let is_meant = || line.word(2).eq_ignore_ascii_case(header) || line.words.iter().any(|w| w == "-m");
     line.word(0) == "http-request"
         && match line.word(1) {
-            "set-uri" | "replace-uri" | "normalize-uri" => true,
-            "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value" => is_host(),
+            "set-uri" | "replace-uri" | "normalize-uri" => header.eq_ignore_ascii_case("host"),
+            "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value" => is_meant(),
             _ => false,
         }
 }
@@ -160,8 +170,8 @@ fn constants(sections: &[Section]) -> BTreeMap<String, String> {
         let stable = !sample.contains("var(")
             && !["rand", "date", "uuid", "nbsrv", "queue"].iter().any(|f| sample.starts_with(f));
         // Rules of `defaults` come before all others.
-        let inherited = sections.iter().filter(|s| s.kind == "defaults").flat_map(|s| &s.lines).any(changes_host);
-        let stable = stable && !(inherited && HostSample::of(sample).is_some());
+        let mut inherited = sections.iter().filter(|s| s.kind == "defaults").flat_map(|s| &s.lines);
+        let stable = stable && !header_of(sample).is_some_and(|header| inherited.any(|l| changes(l, header)));
         if stable && sections.iter().all(|s| is_set_before(s, sections, name)) {
             out.insert(name.to_owned(), (*sample).to_owned());
         }
@@ -178,12 +188,12 @@ fn is_set_before(section: &Section, sections: &[Section], name: &str) -> bool {
     let sets = |s: &Section| s.lines.iter().position(|l| setter(l).is_some_and(|s| s.name == name));
     let acls: Vec<&str> = section.lines.iter().filter(|l| l.word(0) == "acl" && uses(l)).map(|l| l.word(1)).collect();
     let of_acl = |l: &Line| l.words.iter().any(|w| acls.contains(&w.trim_start_matches('!')));
-    // What ends the rules of a section before the variable is set, or gives the host another value.
+    // What ends the rules of a section before the variable is set, or gives the header another value.
     let ends = |s: &Section, at: usize| {
-        let of_host =
-            setter(&s.lines[at]).and_then(|s| s.sample).is_some_and(|sample| HostSample::of(sample).is_some());
+        let header = setter(&s.lines[at]).and_then(|s| s.sample).and_then(header_of);
         s.lines[..at].iter().any(|l| {
-            l.word(0) == "http-request" && matches!(l.word(1), "allow" | "use-service") || of_host && changes_host(l)
+            l.word(0) == "http-request" && matches!(l.word(1), "allow" | "use-service")
+                || header.is_some_and(|header| changes(l, header))
         })
     };
     let in_order = |s: &Section, at: usize| {
@@ -260,6 +270,9 @@ mod tests {
             // The host is another one.
             " http-request set-header Host x\n http-request set-var(txn.p) req.hdr(host),lower\n",
             " http-request del-header ^h -m reg\n http-request set-var(txn.p) hdr(host),field(1,:)\n",
+            // So is another header.
+            " http-request del-header X-Role\n http-request set-var(txn.p) req.hdr(x-role)\n",
+            " http-request set-header Cookie a=b\n http-request set-var(txn.p) req.cook(a)\n",
             // Set too late, or not for all.
             " http-request deny if { var(txn.p) /b }\n http-request set-var(txn.p) path\n",
             " acl a var(txn.p) /b\n http-request deny if !a\n http-request set-var(txn.p) path\n",

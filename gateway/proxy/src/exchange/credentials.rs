@@ -17,7 +17,7 @@ use crate::access::{Verdict, is_address_in_doubt, turn_away};
 use crate::counters::Count;
 use crate::exchange::Exchange;
 use crate::exchange::executor::{refuse, respond_error};
-use crate::exchange::routed::DeniedBy;
+use crate::exchange::routed::{DeniedBy, Routed};
 use crate::exchange::routing::run_authenticated;
 use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
@@ -118,7 +118,7 @@ pub(crate) fn password_checked(proxy: &mut Proxy, cx: &mut Context, digest: Dige
 /// The client has shown that it is this user.
 fn log_in(proxy: &mut Proxy, cx: &mut Context, exchange: Key, user: Rc<str>, expects: bool) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    if !rule_of(x).is_none_or(|auth| auth.allows(&user)) {
+    if rule_of(&x.routed).is_some_and(|auth| !auth.allows(&user)) {
         return forbid(proxy, cx, exchange, user, expects);
     }
     if tell_upstream(x, &user).is_err() {
@@ -130,8 +130,8 @@ fn log_in(proxy: &mut Proxy, cx: &mut Context, exchange: Key, user: Rc<str>, exp
 }
 
 /// What the route of a request says about passwords.
-fn rule_of(x: &Exchange) -> Option<&BasicAuth> {
-    x.routed.route.as_ref()?.route()?.basic_auth.as_ref()
+fn rule_of(routed: &Routed) -> Option<&BasicAuth> {
+    routed.route.as_ref()?.route()?.basic_auth.as_ref()
 }
 
 /// The password is right, but the route is not for this user. That was no guess.
@@ -144,8 +144,7 @@ fn forbid(proxy: &mut Proxy, cx: &mut Context, exchange: Key, user: Rc<str>, exp
 
 /// Takes the password out of the request, and puts the user's name in, as the configuration says.
 fn tell_upstream(x: &mut Exchange, user: &str) -> Result<(), FieldError> {
-    let auth = x.routed.route.as_ref().and_then(|route| route.route()?.basic_auth.as_ref());
-    let Some(auth) = auth else { return Ok(()) };
+    let Some(auth) = rule_of(&x.routed) else { return Ok(()) };
     let fields = &mut x.request.fields;
     if !auth.keep_authorization {
         fields.remove_alike(b"Authorization");

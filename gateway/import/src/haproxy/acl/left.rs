@@ -146,7 +146,8 @@ pub(in crate::haproxy) enum Left {
 }
 
 impl Left {
-    fn is_rate(&self) -> bool {
+    /// Whether it is about requests above a rate.
+    pub fn is_rate(&self) -> bool {
         matches!(self, Self::Rate(..) | Self::RateOf(..))
     }
 }

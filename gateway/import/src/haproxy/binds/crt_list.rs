@@ -20,6 +20,8 @@ pub(super) struct Entry {
     names: Vec<String>,
     /// Some of its filters are no names to which it applies: `!name`.
     odd: bool,
+    /// It is the first certificate of the `bind`: clients without a server name get it, and those with a name that has no certificate.
+    default: bool,
 }
 
 /// What the `bind` says, for entries that do not say it themselves.
@@ -52,10 +54,11 @@ pub(super) fn read(name: &str, line: &Line, context: &Context, t: &mut ListenerT
             break;
         }
         let place = Place::new(&path, number);
-        let Some((file, entry)) = entry(written, place.clone()) else {
+        let Some((file, mut entry)) = entry(written, place.clone()) else {
             report.decide(line.id, format!("{place}: the import does not understand this entry: write it as settings"));
             continue;
         };
+        entry.default = t.certificates.is_empty();
         certificates(file, line, context, t, report);
         out.push(entry);
     }
@@ -90,7 +93,7 @@ fn entry(written: &str, place: Place) -> Option<(&str, Entry)> {
             false => odd = true,
         }
     }
-    Some((file, Entry { place, options: words(options), names, odd }))
+    Some((file, Entry { place, options: words(options), names, odd, default: false }))
 }
 
 /// Client certificates of an entry: the settings, the names, and where it is.
@@ -105,6 +108,13 @@ pub(super) fn apply(entries: &[Entry], bind: &Bind, context: &Context, t: &mut L
     let mut all: Vec<Asked> = Vec::new();
     for entry in entries.iter().filter(|e| !e.options.is_empty()) {
         let Some(asked) = options(entry, bind, context, t, report) else { continue };
+        let is_needed = asked.auth.value("mode") == Some(quoted(REQUIRE).as_str());
+        if entry.default && is_needed && t.settings.value("strict_sni") != Some("true") {
+            let place = &asked.place;
+            let says = "this is the certificate for all server names without one, and HAProxy lets in these clients only with a \
+                        certificate, too: write strict_sni = true in [listener.tls], or [[listener.tls.client_auth]] without \"for\"";
+            report.decide(bind.line.id, format!("{place}: {says}"));
+        }
         // A name with several certificates, each with the same options.
         match all.iter_mut().find(|there| there.auth.same() == asked.auth.same()) {
             Some(there) => {
@@ -131,6 +141,9 @@ pub(super) fn apply(entries: &[Entry], bind: &Bind, context: &Context, t: &mut L
         t.client_auth.push(auth);
     }
 }
+
+/// The mode in which clients must have a certificate.
+const REQUIRE: &str = "require";
 
 const WRITE: &str = "write [[listener.tls.client_auth]] with \"for\"";
 
@@ -202,7 +215,7 @@ fn options(entry: &Entry, bind: &Bind, context: &Context, t: &mut ListenerTls, r
     }
     let same = verify == bind.verify && ca.as_deref() == bind.ca && crl.as_deref() == bind.crl;
     let mode = match verify {
-        Some("required") => "require",
+        Some("required") => REQUIRE,
         Some("optional") => "optional",
         Some("none") | None => {
             if matches!(bind.verify, Some("required" | "optional")) {

@@ -471,17 +471,17 @@ fn track(rule: &Rule, counter: u8, left: &Left, passing: &Passing, report: &mut 
     };
 }
 
-/// What is left of a limit: it refuses only clients that are counted and that no earlier rule lets pass. `is_counted`: whether a rule
-/// counts with a counter.
-fn counted(left: Left, rule: &Rule, passing: &Passing, is_counted: impl Fn(&Counter) -> bool, out: &Outcome) -> Left {
+/// What is left of a limit: it refuses only clients that are counted and that no earlier rule lets pass. Anything else than a limit stays
+/// as it is.
+fn counted(left: Left, rule: &Rule, passing: &Passing, out: &Outcome) -> Left {
     let (counter, clients) = match &left {
         Left::Rate(counter, _, clients) | Left::RateOf(_, counter, _, clients) => (*counter, clients.clone()),
         _ => return left,
     };
     let tracked = match out.counted.get(&counter.0) {
-        // Another rule counts, of the connection.
-        None if !is_counted(&counter) => None,
-        None | Some(Counted::Nobody) => return Left::Never,
+        // No earlier rule of requests counts: one of connections does, or `frontend` reports it.
+        None => None,
+        Some(Counted::Nobody) => return Left::Never,
         Some(Counted::Everybody) => None,
         Some(Counted::These(clients)) => Some(clients.clone()),
         Some(Counted::Unknown) => return Left::Access,
@@ -629,15 +629,11 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
         if refuse(rule, &left, &mut passing, report, out) {
             continue;
         }
-        let is_counted = |counter: &Counter| rules.iter().any(|r| matches!(r.what, What::Track(c) if c == counter.0));
-        let left = match left {
-            left @ (Left::Rate(..) | Left::RateOf(..)) => counted(left, rule, &passing, is_counted, out),
-            left => left,
-        };
+        let left = counted(left, rule, &passing, out);
         if divide(rule, &left, &rules[at + 1..], &passing, &atom, path, report, out) {
             continue;
         }
-        let is_rate = matches!(left, Left::Rate(..) | Left::RateOf(..)) && rule.what.refuses();
+        let is_rate = left.is_rate() && rule.what.refuses();
         if left != Left::Never && passing.holds_for(rule) && !matches!(rule.what, What::Allow) && !is_rate {
             report.decide(
                 id,
