@@ -197,9 +197,9 @@ impl Exchange {
         }
     }
 
-    /// The lane drains, and the time of requests is over.
+    /// The lane drains, and the time of requests is over. One whose response has been sent whole has ended before.
     pub fn end_by_drain(&mut self) {
-        if self.ending == Ending::No {
+        if self.ending == Ending::No && self.drains_since.is_none() {
             self.ending = Ending::Drain;
         }
     }
