@@ -79,7 +79,7 @@ impl ClientContext {
         if policy.resumption {
             let mut config = ClientConfig::clone(&context.config);
             config.enable_early_data = true;
-            let sessions = LaneClientSessions { policy: policy.id, end: policy.revocation.end() };
+            let sessions = LaneClientSessions::new(policy);
             context.early = Some(Arc::new(EarlyConfig { config: Arc::new(config), sessions }));
         }
         Ok(context)
@@ -100,7 +100,7 @@ impl ClientContext {
             }
         };
         let store: Option<Arc<dyn ClientSessionStore>> = if policy.resumption {
-            Some(Arc::new(LaneClientSessions { policy: policy.id, end: policy.revocation.end() }))
+            Some(Arc::new(LaneClientSessions::new(policy)))
         } else {
             None
         };
@@ -215,6 +215,10 @@ struct LaneClientSessions {
 }
 
 impl LaneClientSessions {
+    fn new(policy: &ClientPolicy) -> Self {
+        Self { policy: policy.id, end: policy.revocation.end() }
+    }
+
     /// Whether the servers of sessions are to be judged again.
     fn is_over(&self) -> bool {
         self.end.is_some_and(|end| UnixTime::now().as_secs() >= end)
