@@ -107,10 +107,9 @@ pub(crate) fn early_refused(x: &Exchange, counters: &Counters, now: Millis) {
 
 #[cfg(test)]
 mod tests {
-    use crate::fixtures::{client_policy, tls};
-    use sealane_tls::policy::{ClientPolicy, Group, ServerPolicy, TicketKeys};
+    use crate::fixtures::{client_policy, tls_server};
+    use sealane_tls::policy::{ClientPolicy, Group};
     use sealane_tls::{ClientContext, EarlyData, Records, ServerContext, Session};
-    use std::sync::Arc;
 
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
 
@@ -121,15 +120,7 @@ mod tests {
 
     /// A server that accepts so much early data, with the sessions of this id.
     fn server(id: u8, most: u32) -> ServerContext {
-        server_with(id, most, Group::X25519)
-    }
-
-    /// The same, which accepts key shares of this group alone.
-    fn server_with(id: u8, most: u32, group: Group) -> ServerContext {
-        let mut policy = ServerPolicy::clone(&tls().policies[0]);
-        (policy.id, policy.max_early_data, policy.groups) = ([id; 16], most, vec![group]);
-        let keys = TicketKeys { epoch: 1, masters: vec![[id; 32]], lifetime: 60, reset: [2; 32] };
-        ServerContext::new(&Arc::new(policy), &keys).unwrap()
+        tls_server(id, most, Group::X25519)
     }
 
     /// What a server gets of a session whose client has sent this: as early data, and after the handshake, which ends with this `last`.
@@ -195,7 +186,7 @@ mod tests {
         let groups = vec![Group::X25519, Group::Secp256r1];
         let client = ClientContext::for_early_data(&ClientPolicy { id: [15; 16], groups, ..client_policy() }).unwrap();
         let _ = connect(&client, &server(5, 1000), REQUEST);
-        let (came, (early, plain)) = connect(&client, &server_with(5, 1000, Group::Secp256r1), REQUEST);
+        let (came, (early, plain)) = connect(&client, &tls_server(5, 1000, Group::Secp256r1), REQUEST);
         assert_eq!(came, [EarlyData::Sent, EarlyData::Rejected]);
         assert_eq!((&early[..], &plain[..]), (&b""[..], &b"later"[..]));
     }
