@@ -91,6 +91,8 @@ pub struct Request {
     pub is_idempotent: bool,
     /// It came as TLS early data, so it may be a replay.
     pub is_early: bool,
+    /// It says `Early-Data`: a proxy before the gateway has it as early data, and repeats it itself after a 425 (RFC 8470 §5.2).
+    pub is_marked_early: bool,
     /// How many bytes of its body are read and thrown away after the response: [`deadlines::LINGER_BYTES`], whatever version of HTTP
     /// the client speaks.
     pub max_drained: u64,
@@ -104,6 +106,7 @@ impl Default for Request {
             is_safe: false,
             is_idempotent: false,
             is_early: false,
+            is_marked_early: false,
             max_drained: deadlines::LINGER_BYTES,
         }
     }
@@ -748,7 +751,7 @@ impl Exchange {
         if self.is_answered() {
             return Actions::NONE;
         }
-        if head.status == 425 && (self.facts.is_early || self.was_sent_early()) {
+        if head.status == 425 && !self.facts.is_marked_early && (self.facts.is_early || self.was_sent_early()) {
             return self.too_early(Task { purpose: asked.purpose(), stale_retry });
         }
         if asked == Asked::Question {

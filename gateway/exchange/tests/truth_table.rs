@@ -15,6 +15,7 @@ const GET: Request = Request {
     is_safe: true,
     is_idempotent: true,
     is_early: false,
+    is_marked_early: false,
     max_drained: 512 * 1024,
 };
 const POST: Request = Request { has_body: true, is_safe: false, is_idempotent: false, ..GET };
@@ -313,6 +314,8 @@ fn early_data() {
     let late = [&begin[..2], &[Event::HandshakeDone, too_early]].concat();
     assert_eq!(last(early(GET), &late).0, [ResetUpstream, AwaitHandshake], "the server got it as early");
     assert_eq!(last(GET, &begin).0, [ForwardHead], "a 425 to no early data is a response");
+    let marked = Request { is_marked_early: true, ..early(GET) };
+    assert_eq!(last(marked, &begin).0, [ForwardHead], "the proxy that has it as early data repeats it");
 }
 
 /// The gateway's own early data: `early_data` of an upstream.

@@ -62,6 +62,7 @@ const GET: machine::Request = machine::Request {
     is_safe: true,
     is_idempotent: true,
     is_early: false,
+    is_marked_early: false,
     max_drained: LINGER_BYTES,
 };
 const READ: Ready = Ready { read: true, write: false, peer_closed: false, error: false };

@@ -229,9 +229,13 @@ fn server(
                 used = 1;
             }
             "disabled" => return report.differs(id, "is disabled, and left out"),
-            "ssl" | "no-ssl" | "enabled" | "check-ssl" | "no-backup" | "sni-auto" | "allow-0rtt"
+            "ssl" | "no-ssl" | "enabled" | "check-ssl" | "no-backup" | "sni-auto"
             | "no-sslv3" | "no-tls-tickets" | "ssl-reuse" | "no-ssl-reuse" | "non-stick" | "stick" | "redispatch"
             | "no-send-proxy" => used = 1,
+            "allow-0rtt" => {
+                used = 1;
+                report.differs(at.id, "the gateway sends no early data to servers: set early_data = \"client\" in [upstream.tls]");
+            }
             "no-verifyhost" => {
                 used = 1;
                 report.differs(at.id, "the name in a server's certificate is always verified: set server_name if it is another name");

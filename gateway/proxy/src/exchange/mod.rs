@@ -468,6 +468,7 @@ impl Exchange {
             is_safe: method.is_safe(),
             is_idempotent: method.is_idempotent(),
             is_early,
+            is_marked_early: self.request.fields.contains(Known::EarlyData),
             ..machine::Request::default()
         });
     }

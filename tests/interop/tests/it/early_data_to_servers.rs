@@ -277,7 +277,8 @@ fn openssl_accepts_it_and_rejects_it_after_a_restart() {
     let program = need!("openssl");
     let site = Site::new();
     // With the protection against replays, tickets are good once; without it, they hold the session themselves.
-    for (round, arguments) in [&[][..], &["-no_anti_replay"]].into_iter().enumerate() {
+    let protections: [&[&str]; 2] = [&[], &["-no_anti_replay"]];
+    for (round, arguments) in protections.into_iter().enumerate() {
         let address = ports::free();
         let mut server = OpenSsl::start(&program, &site, address, &format!("openssl-{round}a"), arguments);
         let near = near(&site, address, "safe", "");

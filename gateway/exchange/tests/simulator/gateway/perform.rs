@@ -134,6 +134,7 @@ impl Gateway {
             is_safe: method.is_safe(),
             is_idempotent: method.is_idempotent(),
             is_early: early,
+            is_marked_early: false,
             max_drained: self.settings.max_drained,
         });
         if early {
