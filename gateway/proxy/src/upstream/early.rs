@@ -13,7 +13,6 @@ use crate::service::Proxy;
 use crate::upstream::h1::connection_option;
 use crate::upstream::phase::{Step, UpstreamConnection, UpstreamPhase};
 use sealane_exchange::{Event, Loss};
-use sealane_http::Known;
 use sealane_http::h1::encode_request;
 use sealane_lane::{Context, Key, Millis};
 use sealane_tls::{ClientContext, EarlyData, Session, TlsError};
@@ -67,9 +66,7 @@ fn early_request<'x>(
 ) -> Option<&'x mut Exchange> {
     let which = upstream_conn.upstream.early_data(upstream_conn.server, now)?;
     let x = exchanges.get_mut(upstream_conn.exchange()?)?;
-    // RFC 8470 §5.2: a 425 is for the proxy that marked the request. It cannot know of early data that is ours.
-    let is_marked = !x.machine().is_early() && x.request().fields.contains(Known::EarlyData);
-    (!is_marked && x.machine().may_go_early(which)).then_some(x)
+    x.machine().may_go_early(which).then_some(x)
 }
 
 /// The handshake is over of a connection that has begun with early data. Whether the server has accepted the early data.
