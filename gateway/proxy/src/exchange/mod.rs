@@ -564,6 +564,7 @@ impl Exchange {
             has_body: !body.is_empty(),
             is_safe: method.is_safe(),
             is_idempotent: method.is_idempotent(),
+            is_marked_early: self.request.fields.contains(Known::EarlyData),
             ..machine::Request::default()
         });
         Routed::preference(self, &upstream, peer);
