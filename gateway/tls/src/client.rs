@@ -99,11 +99,8 @@ impl ClientContext {
                 Arc::new(OneIdentity(key))
             }
         };
-        let store: Option<Arc<dyn ClientSessionStore>> = if policy.resumption {
-            Some(Arc::new(LaneClientSessions::new(policy)))
-        } else {
-            None
-        };
+        let store: Option<Arc<dyn ClientSessionStore>> =
+            if policy.resumption { Some(Arc::new(LaneClientSessions::new(policy))) } else { None };
         let config = |provider: Arc<CryptoProvider>, versions: &[&'static SupportedProtocolVersion], store| {
             let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions)?;
             let builder = builder.dangerous().with_custom_certificate_verifier(verifier.clone());
