@@ -431,14 +431,15 @@ impl Exchange {
 
     /// Whether the request may go to the selected server as early data, where these requests do. It must be harmless to process twice, and
     /// whole with its head, so that it can be sent again. It may go so once: what was sent again for any reason was perhaps refused for
-    /// being early (RFC 8470 §5.2), or lost for it.
+    /// being early (RFC 8470 §5.2), or lost for it. Nor does it go so if a proxy has marked it as early that has not sent it as such: that
+    /// proxy would take a 425 for one to its own early data.
     pub fn may_go_early(&self, which: EarlyRequests) -> bool {
         let selecting = matches!(
             self.upstream,
             Upstream::Selecting { task: Task { purpose: Purpose::Request, stale_retry: StaleRetry::Left }, .. }
         );
         let is_harmless = self.is_message() && self.facts.is_safe && !self.facts.has_body;
-        let is_wanted = which == EarlyRequests::Safe || self.facts.is_early;
+        let is_wanted = self.facts.is_early || which == EarlyRequests::Safe && !self.facts.is_marked_early;
         selecting && self.early_try == EarlyTry::Left && is_harmless && is_wanted
     }
 

@@ -336,6 +336,9 @@ fn early_data_to_servers() {
         (Request { is_safe: true, ..PUT }, false, false),
         (Request { has_body: true, ..early }, false, false),
         (Request { kind: Kind::Upgrade, ..GET }, false, false),
+        // Of a proxy that has it as early data itself; it has sent it as such, or not.
+        (Request { is_marked_early: true, ..early }, true, true),
+        (Request { is_marked_early: true, ..GET }, false, false),
     ] {
         let mut x = selecting(facts);
         assert_eq!((x.may_go_early(Client), x.may_go_early(Safe)), (client, safe), "{facts:?}");

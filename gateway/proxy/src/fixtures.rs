@@ -21,6 +21,7 @@ use sealane_http::h1::{Limits, Tolerance};
 use sealane_lane::{Micros, Published, mailbox};
 use sealane_route::SiteMap;
 use sealane_route::proxies::TrustedProxies;
+use sealane_tls::ServerContext;
 use sealane_tls::policy::{
     ClientPolicy, Curve, Group, Identities, Identity, KeyKind, ListenerTls, PrivateKey, ServerPolicy, Suite,
     TicketKeys, Version,
@@ -107,6 +108,14 @@ pub(crate) fn tls() -> ListenerTls {
         dangerous_key_log: None,
     };
     ListenerTls { policies: vec![Arc::new(policy)], sites: Arc::new(SiteMap::default()) }
+}
+
+/// A server with the certificate of [`tls`] and the sessions of this id, which accepts so much early data and key shares of this group.
+pub(crate) fn tls_server(id: u8, max_early_data: u32, group: Group) -> ServerContext {
+    let policy = ServerPolicy::clone(&tls().policies[0]);
+    let policy = ServerPolicy { id: [id; 16], max_early_data, groups: vec![group], ..policy };
+    let keys = TicketKeys { epoch: 1, masters: vec![[id; 32]], lifetime: 60, reset: [2; 32] };
+    ServerContext::new(&Arc::new(policy), &keys).unwrap()
 }
 
 /// For a client of [`tls`].

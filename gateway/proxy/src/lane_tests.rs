@@ -15,7 +15,7 @@ use crate::exchange::executor::{abort_exchange, handshake_done, perform, refuse,
 use crate::exchange::expiry::check_deadlines;
 use crate::exchange::response::server_lost;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream, client_is_handshaking, client_reset};
-use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
+use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, tls_server, upstream};
 use crate::h3::stream::Stream;
 use crate::limits::{ClientCounts, KeyHasher, Rate, RateKey, RateLimit};
 use crate::memory::free_memory;
@@ -26,7 +26,9 @@ use crate::quic::admission::Accepted;
 use crate::quic_driver::quic_timeout;
 use crate::scratch::{READ_SIZE, Scratch};
 use crate::service::{MAIL_CAPACITY, Message, Proxy, Setup};
-use crate::snapshot::{Action, ClientLimits, Listener, Quic, QuicSettings, Routing, Snapshot, Upstream, UpstreamHttp};
+use crate::snapshot::{
+    Action, ClientLimits, EarlyRequests, Listener, Quic, QuicSettings, Routing, Snapshot, Upstream, UpstreamHttp,
+};
 use crate::transport::{ReadResult, Transport};
 use crate::upstream::connection::upstream_handshake;
 use crate::upstream::group::LaneUpstream;
@@ -43,8 +45,8 @@ use sealane_http::{BodyLength, ParseError, Scheme, Version};
 use sealane_lane::{After, Context, Key, Published, Ready, Service, mailbox};
 use sealane_route::{NameMap, SiteMap};
 use sealane_sys::allocations;
-use sealane_tls::policy::TicketKeys;
-use sealane_tls::{ClientContext, ServerContext, Session, sessions};
+use sealane_tls::policy::{Group, TicketKeys};
+use sealane_tls::{ClientContext, Records, ServerContext, Session, sessions};
 use std::collections::VecDeque;
 use std::hash::RandomState;
 use std::io::{Read, Write};
@@ -616,6 +618,120 @@ fn tls_pair_before_the_end(scratch: &mut Scratch) -> (Transport, Transport) {
     go_on(&mut client, scratch);
     assert!(!client.is_handshaking() && server.is_handshaking());
     (client, server)
+}
+
+/// The head of the request of a lane's client, as it goes to a server.
+const HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
+const HELLO_BACK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+
+/// A lane that has a ticket of the one server of its group, which gets safe requests as early data.
+fn lane_with_a_ticket() -> (Lane, TcpListener, ServerContext) {
+    let (listener, group) = limited_group(|group| {
+        group.tls = Some(Arc::new(client_policy()));
+        group.early_data = Some(EarlyRequests::Safe);
+        group.retry_per_second = 1;
+    });
+    let lane = Lane::new(snapshot(limits(), vec![group]));
+    let context = tls_server(1, 1000, Group::X25519);
+    let mut hello = Records::default();
+    let mut client = Session::client(&lane.group().context(false).unwrap().unwrap(), &mut hello).unwrap();
+    let mut server = Session::server(&context, false).unwrap();
+    let flight = pass(&mut server, hello.filled()).0;
+    let end = pass(&mut client, flight.filled()).0;
+    let tickets = pass(&mut server, end.filled()).0;
+    pass(&mut client, tickets.filled());
+    (lane, listener, context)
+}
+
+/// Gives a session what the other end has sent: what it sends then, and what it got as early data and after the handshake.
+fn pass(session: &mut Session, sent: &[u8]) -> (Records, Vec<u8>, Vec<u8>) {
+    let (mut out, mut early, mut plain) = (Records::default(), Vec::new(), Vec::new());
+    let read = session.read(&mut sent.to_vec(), &mut plain, &mut early, &mut out).unwrap();
+    assert_eq!((read.consumed, read.closed), (sent.len(), false));
+    (out, early, plain)
+}
+
+/// What a lane has sent on a connection, at the server's end.
+fn server_input(socket: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = vec![0; 4096];
+    let n = socket.read(&mut bytes).unwrap();
+    bytes.truncate(n);
+    bytes
+}
+
+/// How many connections began with early data and came to this (accepted, rejected, failed), and how many requests were sent again.
+fn early_counts(lane: &Lane) -> [u64; 4] {
+    [Count::UpstreamEarlyAccepted, Count::UpstreamEarlyRejected, Count::UpstreamEarlyFailed, Count::Retries]
+        .map(|count| lane.proxy.counters.value(count))
+}
+
+/// The server responds with its part of the handshake and resets the connection: the rest of the handshake cannot be sent to it, but
+/// its response is there.
+#[test]
+fn a_server_may_answer_early_data_and_leave() {
+    let (mut lane, listener, context) = lane_with_a_ticket();
+    let request = lane.request(GET);
+    lane.event(&request, Event::Forward);
+    let (key, mut socket) = lane.accept(&request, &listener);
+    lane.turn();
+    let mut server = Session::server(&context, true).unwrap();
+    let (mut flight, early, _) = pass(&mut server, &server_input(&mut socket));
+    assert_eq!(early, HEAD);
+    server.write(HELLO_BACK, false, &mut flight).unwrap();
+    socket.write_all(flight.filled()).unwrap();
+    rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::ZERO)).unwrap();
+    drop(socket);
+    lane.ready(key, Ready { peer_closed: true, ..READ });
+    lane.turn();
+    assert!(lane.is_over(&request));
+    assert_eq!(early_counts(&lane), [1, 0, 0, 0]);
+    assert_eq!(lane.proxy.counters.value(Count::UpstreamAborts), 0);
+}
+
+#[test]
+fn a_request_whose_early_data_is_rejected_is_sent_again_on_the_same_connection() {
+    let (mut lane, listener, _) = lane_with_a_ticket();
+    let request = lane.request(GET);
+    lane.event(&request, Event::Forward);
+    let (key, mut socket) = lane.accept(&request, &listener);
+    lane.turn();
+    // It does not know the ticket.
+    let mut server = Session::server(&tls_server(2, 1000, Group::X25519), true).unwrap();
+    let (flight, early, _) = pass(&mut server, &server_input(&mut socket));
+    assert!(early.is_empty());
+    socket.write_all(flight.filled()).unwrap();
+    lane.ready(key, READ);
+    lane.turn();
+    let (mut answer, early, plain) = pass(&mut server, &server_input(&mut socket));
+    assert_eq!((&early[..], &plain[..]), (&b""[..], HEAD));
+    server.write(HELLO_BACK, false, &mut answer).unwrap();
+    socket.write_all(answer.filled()).unwrap();
+    lane.ready(key, READ);
+    lane.turn();
+    assert!(lane.is_over(&request));
+    assert_eq!(early_counts(&lane), [0, 1, 0, 0]);
+    assert!(lane.group().early_data(0, lane.cx.now()).is_some(), "that is no reason to send none");
+}
+
+#[test]
+fn a_request_whose_handshake_with_early_data_fails_goes_once_more_without() {
+    let (mut lane, listener, context) = lane_with_a_ticket();
+    let request = lane.request(GET);
+    lane.event(&request, Event::Forward);
+    let (key, mut socket) = lane.accept(&request, &listener);
+    lane.turn();
+    assert!(!server_input(&mut socket).is_empty());
+    drop(socket);
+    lane.ready(key, Ready { peer_closed: true, ..READ });
+    assert!(lane.proxy.connections.get(key).is_none());
+    let (_key, mut socket) = lane.accept(&request, &listener);
+    lane.turn();
+    let mut server = Session::server(&context, false).unwrap();
+    let (flight, early, _) = pass(&mut server, &server_input(&mut socket));
+    assert!(early.is_empty() && !flight.is_empty());
+    assert_eq!(early_counts(&lane), [0, 0, 1, 1]);
+    assert_eq!(lane.proxy.counters.value(Count::UpstreamConnectFailures), 0, "the server has not failed");
+    assert!(lane.group().early_data(0, lane.cx.now()).is_none());
 }
 
 /// Finding 16: epoll is edge-triggered, so no other event tells of the end behind the tickets.

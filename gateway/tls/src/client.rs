@@ -79,7 +79,7 @@ impl ClientContext {
         if policy.resumption {
             let mut config = ClientConfig::clone(&context.config);
             config.enable_early_data = true;
-            let sessions = LaneClientSessions { policy: policy.id, end: policy.revocation.end() };
+            let sessions = LaneClientSessions::new(policy);
             context.early = Some(Arc::new(EarlyConfig { config: Arc::new(config), sessions }));
         }
         Ok(context)
@@ -99,11 +99,8 @@ impl ClientContext {
                 Arc::new(OneIdentity(key))
             }
         };
-        let store: Option<Arc<dyn ClientSessionStore>> = if policy.resumption {
-            Some(Arc::new(LaneClientSessions { policy: policy.id, end: policy.revocation.end() }))
-        } else {
-            None
-        };
+        let store: Option<Arc<dyn ClientSessionStore>> =
+            if policy.resumption { Some(Arc::new(LaneClientSessions::new(policy))) } else { None };
         let config = |provider: Arc<CryptoProvider>, versions: &[&'static SupportedProtocolVersion], store| {
             let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions)?;
             let builder = builder.dangerous().with_custom_certificate_verifier(verifier.clone());
@@ -215,6 +212,10 @@ struct LaneClientSessions {
 }
 
 impl LaneClientSessions {
+    fn new(policy: &ClientPolicy) -> Self {
+        Self { policy: policy.id, end: policy.revocation.end() }
+    }
+
     /// Whether the servers of sessions are to be judged again.
     fn is_over(&self) -> bool {
         self.end.is_some_and(|end| UnixTime::now().as_secs() >= end)

@@ -338,6 +338,7 @@ impl Observer {
                 "not every request may be repeated"
             );
             assert!(!self.sent_early && !self.was_stale && !self.unadmitted, "a request sent again as early data");
+            assert!(facts.is_early || !facts.is_marked_early, "a proxy would take a 425 for one to its own early data");
             self.sent_early = true;
         }
         assert!(

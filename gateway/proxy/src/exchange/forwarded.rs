@@ -176,7 +176,11 @@ pub(crate) fn clean_trailers(trailers: &mut Fields, route: Option<&RouteRef>) {
 }
 
 /// What the gateway calls itself in `Via`. All gateways have this name.
-const PSEUDONYM: &[u8] = b"sealane";
+macro_rules! pseudonym {
+    () => {
+        "sealane"
+    };
+}
 
 /// How many gateways a request may have passed, by `Via`. A chain of gateways is no loop, and no chain is as long; a loop without an end
 /// would hold a client's and a server's connection for each pass, until the head is too large.
@@ -193,7 +197,7 @@ fn passes(fields: &Fields) -> impl Iterator<Item = &[u8]> {
     let entries = fields.all(Known::Via).flat_map(|value| value.split(|b| *b == b','));
     entries.filter(|entry| {
         let mut words = entry.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-        words.nth(1) == Some(PSEUDONYM)
+        words.nth(1) == Some(pseudonym!().as_bytes())
     })
 }
 
@@ -245,10 +249,10 @@ pub(crate) fn prepare(x: &mut Exchange, client: &Client, early: bool, text: &mut
     fields.push_known(Known::Forwarded, &text[chain..])?;
     // RFC 9110 §7.6.3: the version that it came in.
     let via = match x.request.version {
-        Version::Http10 => const { LiteralValue::new("1.0 sealane") },
-        Version::Http11 => const { LiteralValue::new("1.1 sealane") },
-        Version::Http2 => const { LiteralValue::new("2.0 sealane") },
-        Version::Http3 => const { LiteralValue::new("3.0 sealane") },
+        Version::Http10 => const { LiteralValue::new(concat!("1.0 ", pseudonym!())) },
+        Version::Http11 => const { LiteralValue::new(concat!("1.1 ", pseudonym!())) },
+        Version::Http2 => const { LiteralValue::new(concat!("2.0 ", pseudonym!())) },
+        Version::Http3 => const { LiteralValue::new(concat!("3.0 ", pseudonym!())) },
     };
     fields.push_literal(Known::Via, via)?;
     if let Some(certificate) = client.cert() {

@@ -197,9 +197,9 @@ impl Exchange {
         }
     }
 
-    /// The lane drains, and the time of requests is over.
+    /// The lane drains, and the time of requests is over. One whose response has been sent whole has ended before.
     pub fn end_by_drain(&mut self) {
-        if self.ending == Ending::No {
+        if self.ending == Ending::No && self.drains_since.is_none() {
             self.ending = Ending::Drain;
         }
     }
@@ -564,6 +564,7 @@ impl Exchange {
             has_body: !body.is_empty(),
             is_safe: method.is_safe(),
             is_idempotent: method.is_idempotent(),
+            is_marked_early: self.request.fields.contains(Known::EarlyData),
             ..machine::Request::default()
         });
         Routed::preference(self, &upstream, peer);

@@ -71,11 +71,11 @@ pub(crate) fn response_arrived(
         admit(proxy, cx, exchange, body);
         return false;
     }
+    if status == 425 && x.machine.was_sent_early() {
+        early_refused(x, &proxy.counters, cx.now());
+    }
     if !actions.has(Do::ForwardHead) {
         // RFC 8470 §5.2: it was too early, and goes again once the handshake is over.
-        if x.machine.was_sent_early() {
-            early_refused(x, &proxy.counters, cx.now());
-        }
         perform(proxy, cx, exchange, actions);
         return false;
     }

@@ -318,13 +318,7 @@ pub(crate) fn upstream_handshake(proxy: &mut Proxy, cx: &mut Context, key: Key) 
     if !only_h1 {
         upstream.note_h2(server, h2);
     }
-    let mut is_sent = false;
-    if is_early {
-        match early_over(proxy, key) {
-            Ok(accepted) => is_sent = accepted,
-            Err(error) => return upstream_failed(proxy, cx, key, &error),
-        }
-    }
+    let is_sent = is_early && early_over(proxy, key);
     if h2 {
         return h2_upstream_begin(proxy, cx, key);
     }

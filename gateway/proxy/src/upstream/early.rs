@@ -10,11 +10,9 @@ use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::service::Proxy;
-use crate::transport::TransportError;
 use crate::upstream::h1::connection_option;
 use crate::upstream::phase::{Step, UpstreamConnection, UpstreamPhase};
 use sealane_exchange::{Event, Loss};
-use sealane_http::Known;
 use sealane_http::h1::encode_request;
 use sealane_lane::{Context, Key, Millis};
 use sealane_tls::{ClientContext, EarlyData, Session, TlsError};
@@ -45,8 +43,10 @@ pub(super) fn begin_session(
             head.clear();
             scratch.return_buffer(&mut head);
             let session = session?;
-            if session.early_data() == EarlyData::Sent {
-                early = x.report(Event::SentEarly).is_empty();
+            early = session.early_data() == EarlyData::Sent;
+            if early {
+                let actions = x.report(Event::SentEarly);
+                debug_assert!(actions.is_empty());
             }
             session
         }
@@ -66,25 +66,24 @@ fn early_request<'x>(
 ) -> Option<&'x mut Exchange> {
     let which = upstream_conn.upstream.early_data(upstream_conn.server, now)?;
     let x = exchanges.get_mut(upstream_conn.exchange()?)?;
-    // RFC 8470 §5.2: a 425 is for the proxy that marked the request. It cannot know of early data that is ours.
-    let is_marked = !x.machine().is_early() && x.request().fields.contains(Known::EarlyData);
-    (!is_marked && x.machine().may_go_early(which)).then_some(x)
+    x.machine().may_go_early(which).then_some(x)
 }
 
 /// The handshake is over of a connection that has begun with early data. Whether the server has accepted the early data.
-pub(super) fn early_over(proxy: &mut Proxy, key: Key) -> Result<bool, TransportError> {
+pub(super) fn early_over(proxy: &mut Proxy, key: Key) -> bool {
     let Proxy { connections, exchanges, scratch, counters, .. } = proxy;
-    let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return Ok(false) };
+    let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return false };
     let accepted = upstream_conn.transport.tls.as_ref().is_some_and(|tls| tls.early_data() == EarlyData::Accepted);
     counters.count(if accepted { Count::UpstreamEarlyAccepted } else { Count::UpstreamEarlyRejected });
     if accepted {
         // The response may have come with the server's part of the handshake. A connection on which ours still waits would not be kept.
-        upstream_conn.transport.flush(scratch)?;
+        // A server that has left already takes nothing more, but what it has sent is read all the same.
+        let _ = upstream_conn.transport.flush(scratch);
     } else if let Some(x) = upstream_conn.exchange().and_then(|exchange| exchanges.get_mut(exchange)) {
         let actions = x.report(Event::EarlyRejected);
         debug_assert!(actions.is_empty());
     }
-    Ok(accepted)
+    accepted
 }
 
 /// A connection is lost during a handshake that has begun with early data. Why, as the request's retry needs it: the ticket may be too
@@ -105,10 +104,9 @@ pub(crate) fn early_refused(x: &Exchange, counters: &Counters, now: Millis) {
 
 #[cfg(test)]
 mod tests {
-    use crate::fixtures::{client_policy, tls};
-    use sealane_tls::policy::{ClientPolicy, ServerPolicy, TicketKeys};
+    use crate::fixtures::{client_policy, tls_server};
+    use sealane_tls::policy::{ClientPolicy, Group};
     use sealane_tls::{ClientContext, EarlyData, Records, ServerContext, Session};
-    use std::sync::Arc;
 
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
 
@@ -119,10 +117,7 @@ mod tests {
 
     /// A server that accepts so much early data, with the sessions of this id.
     fn server(id: u8, most: u32) -> ServerContext {
-        let mut policy = ServerPolicy::clone(&tls().policies[0]);
-        (policy.id, policy.max_early_data) = ([id; 16], most);
-        let keys = TicketKeys { epoch: 1, masters: vec![[id; 32]], lifetime: 60, reset: [2; 32] };
-        ServerContext::new(&Arc::new(policy), &keys).unwrap()
+        tls_server(id, most, Group::X25519)
     }
 
     /// What a server gets of a session whose client has sent this: as early data, and after the handshake, which ends with this `last`.
@@ -180,6 +175,35 @@ mod tests {
         let (came, (early, plain)) = connect(&client, &server(2, 1000), REQUEST);
         assert_eq!(came, [EarlyData::Sent, EarlyData::Rejected]);
         assert_eq!((&early[..], &plain[..]), (&b""[..], &b"later"[..]), "the server has skipped it");
+    }
+
+    /// RFC 8446 §4.2.10: a HelloRetryRequest is a rejection, too.
+    #[test]
+    fn a_server_that_wants_another_key_share_rejects_the_early_data() {
+        let groups = vec![Group::X25519, Group::Secp256r1];
+        let client = ClientContext::for_early_data(&ClientPolicy { id: [15; 16], groups, ..client_policy() }).unwrap();
+        let _ = connect(&client, &server(5, 1000), REQUEST);
+        let (came, (early, plain)) = connect(&client, &tls_server(5, 1000, Group::Secp256r1), REQUEST);
+        assert_eq!(came, [EarlyData::Sent, EarlyData::Rejected]);
+        assert_eq!((&early[..], &plain[..]), (&b""[..], &b"later"[..]));
+    }
+
+    /// A server need not wait for the end of the handshake.
+    #[test]
+    fn a_response_may_come_with_the_servers_part_of_the_handshake() {
+        let (client, context) = (client(16), server(6, 1000));
+        let _ = connect(&client, &context, REQUEST);
+        let (mut hello, mut flight, mut rest) = (Records::default(), Records::default(), Records::default());
+        let mut session = Session::client_early(&client, REQUEST, &mut hello).unwrap();
+        let mut server = Session::server(&context, true).unwrap();
+        let (mut early, mut plain) = (Vec::new(), Vec::new());
+        server.read(&mut hello.filled().to_vec(), &mut Vec::new(), &mut early, &mut flight).unwrap();
+        assert_eq!(early, REQUEST);
+        server.write(b"response", false, &mut flight).unwrap();
+        assert!(server.is_handshaking());
+        session.read(&mut flight.filled().to_vec(), &mut plain, &mut Vec::new(), &mut rest).unwrap();
+        assert_eq!((&plain[..], session.early_data()), (&b"response"[..], EarlyData::Accepted));
+        assert!(!session.is_handshaking() && !rest.is_empty(), "the end of the handshake waits to be sent");
     }
 
     #[test]
