@@ -329,6 +329,10 @@ impl Observer {
             assert!(!has(SelectServer), "an unsafe request in early data was forwarded");
         }
 
+        assert!(
+            !before.may_go_early(EarlyRequests::Client) || facts.is_early && !self.sent_early,
+            "its client has sent no early data"
+        );
         // The gateway sends a request as early data once, if at all, and only one that is harmless and has not been sent again.
         if after.was_sent_early() && !before.was_sent_early() {
             assert_eq!(event, Event::SentEarly);
@@ -341,10 +345,6 @@ impl Observer {
             assert!(facts.is_early || !facts.is_marked_early, "a proxy would take a 425 for one to its own early data");
             self.sent_early = true;
         }
-        assert!(
-            !before.may_go_early(EarlyRequests::Client) || facts.is_early && !self.sent_early,
-            "its client has sent no early data"
-        );
         // A 425 to early data of the gateway's own never reaches the client, unless it is a proxy that has early data itself.
         if let Event::Head(Head { status: 425, .. }) = event
             && before.was_sent_early()
