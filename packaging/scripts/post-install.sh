@@ -6,11 +6,12 @@ set -e
 config=/etc/sealane/sealane.toml
 
 upgrade() {
+	again="sealane upgrade (without an admin socket: systemctl kill -s USR2 --kill-whom=main sealane)"
 	if ! /usr/bin/sealane check -c "$config"; then
 		echo "sealane: the new version refuses $config for the reason above." >&2
-		echo "sealane: the old version keeps serving. Correct the file, then run: sealane upgrade" >&2
+		echo "sealane: the old version keeps serving. Correct the file, then run: $again" >&2
 	elif ! /usr/bin/sealane upgrade; then
-		echo "sealane: the old version keeps serving. Remove the cause above, then run: sealane upgrade" >&2
+		echo "sealane: the old version keeps serving. Remove the cause above, then run: $again" >&2
 	fi
 }
 

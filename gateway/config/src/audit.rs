@@ -651,9 +651,12 @@ pub(super) fn plain_listeners(sink: &Sink, listeners: &[Draft], targets: &[Targe
         names.sort();
         names.truncate(3);
         let message = format!("listener {} serves {} without encryption", listener.written, names.join(", "));
-        let help = "give these hosts listeners = [\":443\"], and add a [[host]] with names = [\"*\"], this listener in listeners, and \
-                    redirect = \"https://{host}{uri}\"";
-        breaks(sink, policy, rules.whole_path, &listener.span, &message, help.to_owned());
+        let help = format!(
+            "give these hosts listeners = [\":443\"], and add a [[host]] with names = [\"*\"], listeners = [\"{}\"] and \
+             redirect = \"https://{{host}}{{uri}}\"",
+            listener.written
+        );
+        breaks(sink, policy, rules.whole_path, &listener.span, &message, help);
     }
 }
 

@@ -1,6 +1,6 @@
 //! `sealane api`: reads and changes a running gateway over its admin socket.
 
-use crate::running::{At, AtEither};
+use crate::running::{At, AtEither, fetch, temporary};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use sealane_control::admin::api::problem::Mistake;
@@ -61,7 +61,8 @@ pub enum ApiCommand {
         #[command(flatten)]
         output: Output,
     },
-    /// Print how the configuration in use differs from the file; with --json, the whole configuration with masked secrets
+    /// Print how the configuration in use differs from the file (for temporary servers, weights and certificates, see
+    /// `sealane status`); with --json, the whole configuration with masked secrets
     Config {
         #[command(flatten)]
         at: At,
@@ -161,7 +162,11 @@ pub fn execute(command: ApiCommand) -> Result<(String, ExitCode)> {
             remove(&at.place(), &path, &output, &format!("{server} of {upstream} is removed"))
         }
         ApiCommand::Config { at, output } => {
-            ask(&at.place(), "GET", "/v1/config", &[], b"", &output, |found: Configuration| describe_config(&found))
+            let at = at.place();
+            // Servers, weights and certificates that are changed temporarily are only in the status.
+            let has_changes = !output.json && !temporary(&fetch(&at)?.0).is_empty();
+            let describe = |found: Configuration| describe_config(&found, has_changes);
+            ask(&at, "GET", "/v1/config", &[], b"", &output, describe)
         }
         ApiCommand::Check { at, file, output } => {
             let describe = |checked: Validated| said(&checked.warnings) + "the configuration has no mistakes\n";
@@ -284,11 +289,16 @@ fn describe(servers: &Servers) -> String {
     if out.is_empty() { "no upstreams\n".to_owned() } else { out }
 }
 
-fn describe_config(found: &Configuration) -> String {
+/// `has_changes`: `sealane status` lists temporary changes.
+fn describe_config(found: &Configuration, has_changes: bool) -> String {
     let mut out = format!("etag           {}\n", found.etag);
     // Writing to a string cannot fail.
     let _ = writeln!(out, "configuration  {}, revision {}", found.source, found.revision);
-    let kept = if found.temporary { "no: the next reload, upgrade or restart reads the file" } else { "yes" };
+    let kept = match (found.temporary, has_changes) {
+        (true, _) => "no: the next reload, upgrade or restart reads the file",
+        (false, true) => "yes, except the temporary changes that sealane status lists",
+        (false, false) => "yes",
+    };
     let _ = writeln!(out, "in the file    {kept}");
     for difference in &found.not_in_file {
         let _ = writeln!(out, "difference     {difference}");
@@ -335,7 +345,12 @@ mod tests {
             not_in_file: vec!["~ lanes = 1 → 2".to_owned()],
             ..Configuration::default()
         };
-        let told = describe_config(&found);
+        let told = describe_config(&found, true);
         assert!(told.contains("in the file    no") && told.contains("difference     ~ lanes"), "{told}");
+        let told = describe_config(&Configuration::default(), true);
+        let text = "in the file    yes, except the temporary changes that sealane status lists\n";
+        assert!(told.ends_with(text), "{told}");
+        let told = describe_config(&Configuration::default(), false);
+        assert!(told.ends_with("in the file    yes\n"), "{told}");
     }
 }

@@ -20,9 +20,10 @@ pub enum ImportCommand {
     #[command(after_help = format!("\
 The report lists the directives that are different (with the difference), not translated (with what
 to do instead), or undecided; with --report full, all directives.
-An undecided directive decides who may connect or how strong the protection is, and has no
-translation. The file has one entry under \"undecided\" for each of these directives.
-`sealane check` and `sealane serve` refuse the file until you have removed all entries.
+The import does not know or understand an undecided directive, or the directive decides who may
+connect or how strong the protection is. The file has one entry under \"undecided\" for each of
+these directives. `sealane check` and `sealane serve` refuse the file until you have decided each of
+them and removed its entry.
 
 Examples:
   sealane import nginx /etc/nginx/nginx.conf --out sealane.toml
@@ -34,9 +35,10 @@ Examples:
     #[command(after_help = format!("\
 The report lists the lines that are different (with the difference), not translated (with what to
 do instead), or undecided; with --report full, all lines.
-An undecided line decides who may connect or how strong the protection is, and has no
-translation. The file has one entry under \"undecided\" for each of these lines.
-`sealane check` and `sealane serve` refuse the file until you have removed all entries.
+The import does not know or understand an undecided line, or the line decides who may
+connect or how strong the protection is. The file has one entry under \"undecided\" for each of
+these lines. `sealane check` and `sealane serve` refuse the file until you have decided each of
+them and removed its entry.
 Variables in double quotes (\"$NAME\") get their values from the environment of this command.
 
 Examples:
@@ -49,9 +51,10 @@ Examples:
     #[command(after_help = format!("\
 The report lists the options that are different (with the difference), not translated (with what to
 do instead), or undecided; with --report full, all options.
-An undecided option decides who may connect or how strong the protection is, and has no
-translation. The file has one entry under \"undecided\" for each of these options.
-`sealane check` and `sealane serve` refuse the file until you have removed all entries.
+The import does not know or understand an undecided option, or the option decides who may
+connect or how strong the protection is. The file has one entry under \"undecided\" for each of
+these options. `sealane check` and `sealane serve` refuse the file until you have decided each of
+them and removed its entry.
 
 Examples:
   sealane import openvpn /etc/openvpn/server.conf --out sealane.toml
@@ -171,13 +174,21 @@ fn server(options: &Options, import: Import, read: Read) -> Result<()> {
     }
     match report.count(Outcome::Undecided) {
         0 => Ok(()),
-        1 => bail!(
-            "1 directive that decides who may connect, or how strong the protection is, has no translation; the gateway \
-             does not start with this configuration until you remove it from \"undecided\""
-        ),
-        n => bail!(
-            "{n} directives that decide who may connect, or how strong the protection is, have no translation; the \
-             gateway does not start with this configuration until you remove each of them from \"undecided\""
+        n => bail!("{}", undecided(n)),
+    }
+}
+
+/// Why the result of an import does not start, if this many directives are undecided.
+fn undecided(count: usize) -> String {
+    match count {
+        1 => "1 directive is undecided: the import does not know or understand it, it decides who may connect or how strong the \
+              protection is, or Sealane refuses its translation. The gateway does not start until you have decided it and removed it \
+              from \"undecided\""
+            .to_owned(),
+        n => format!(
+            "{n} directives are undecided: the import does not know or understand them, they decide who may connect or how strong \
+             the protection is, or Sealane refuses their translation. The gateway does not start until you have decided each of them \
+             and removed it from \"undecided\""
         ),
     }
 }
@@ -220,4 +231,18 @@ fn write(path: &Path, content: &[u8], force: bool) -> Result<()> {
 
 fn print(text: &str) -> Result<()> {
     std::io::stdout().write_all(text.as_bytes()).context("cannot print")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directives_may_be_undecided_because_they_are_unknown() {
+        for (count, begin) in [(1, "1 directive is undecided: "), (12, "12 directives are undecided: ")] {
+            let said = undecided(count);
+            assert!(said.starts_with(begin) && said.contains("does not know or understand"), "{said}");
+            assert!(said.ends_with("removed it from \"undecided\""), "{said}");
+        }
+    }
 }

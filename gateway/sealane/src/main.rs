@@ -462,7 +462,8 @@ fn main() -> ExitCode {
                 let address = if takes_address { ", or its admin address with --admin" } else { "" };
                 eprintln!(
                     "  help: name its admin socket with --socket{address}. A gateway has an admin socket only with \"socket\" in \
-                     [admin], or with --admin-socket of proxy and respond"
+                     [admin], or with --admin-socket of proxy and respond. To give a running gateway a socket, add \"socket\" to \
+                     [admin] and send it SIGUSR2: systemctl kill -s USR2 --kill-whom=main sealane"
                 );
             }
             ExitCode::FAILURE

@@ -272,7 +272,7 @@ fn describe(s: &Status) -> String {
 }
 
 /// What operators have changed beside the configuration's file: a restart ends it.
-fn temporary(status: &Status) -> Vec<String> {
+pub fn temporary(status: &Status) -> Vec<String> {
     let mut lines = Vec::new();
     if status.temporary {
         lines.push(

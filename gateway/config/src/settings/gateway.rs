@@ -77,9 +77,9 @@ table! {
     /// A table gets them with `use`. See [operating](page:operating#reuse-settings).
     snippet: Own<()> = Own(snippets::declared, || Shape::Map(Box::new(Shape::Settings))),
         example({ private = { allow = ["10.0.0.0/8"] }, slow = { first_byte_timeout = "5m" } });
-    /// Directives of the original that `sealane import` could not translate, and that decide who may connect or how
-    /// strong the protection is. Each entry is an error, so the gateway does not start until you have removed all
-    /// entries.
+    /// Directives of the original that `sealane import` does not know or understand, or that decide who may connect or how
+    /// strong the protection is and have no translation. Each entry is an error, so the gateway does not start until you have
+    /// removed all entries.
     undecided: Strings = Strings, example(["nginx.conf:12: allow 10.0.0.0/8: …"]);
     /// The admin interfaces: a Unix socket and an HTTP listener.
     admin: One = One(&admin::TABLE), described("none: no admin interface");

@@ -241,6 +241,18 @@ fn old() {
 }
 
 #[test]
+fn the_advice_for_a_plain_listener_names_it() {
+    let more = "[[listener]]\naddress = \"192.0.2.9:8080\"\n\
+                [[host]]\nnames = [\"b.example\"]\nlisteners = [\"192.0.2.9:8080\"]\nrespond = {}\n";
+    let folder = folder();
+    let path = folder.write("sealane.toml", text("ecdsa", "", more));
+    let Err(errors) = resolve::audit_and_wait(&path, Policy::PciDss4) else { panic!("it is refused") };
+    let errors = errors.to_string();
+    let advice = "names = [\"*\"], listeners = [\"192.0.2.9:8080\"] and redirect = \"https://{host}{uri}\"";
+    assert!(errors.contains(advice), "{errors}");
+}
+
+#[test]
 fn pci_dss_4() {
     check_whole_path(Policy::PciDss4, "ecdsa", "", &[]);
     check(

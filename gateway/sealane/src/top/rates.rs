@@ -73,11 +73,17 @@ pub fn bytes(rate: f64) -> String {
 
 /// `in 12 days`, `3 days ago`.
 pub fn days_from_now(seconds: i64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
-    match (seconds - now) / 86_400 {
+    days_from(seconds, SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64))
+}
+
+fn days_from(seconds: i64, now: i64) -> String {
+    match seconds.saturating_sub(now) / 86_400 {
+        0 if seconds <= now => "less than a day ago".to_owned(),
         0 => "within a day".to_owned(),
-        days @ 1.. => format!("in {days} days"),
-        days => format!("{} days ago", -days),
+        1 => "in 1 day".to_owned(),
+        days @ 2.. => format!("in {days} days"),
+        -1 => "1 day ago".to_owned(),
+        days => format!("{} days ago", days.unsigned_abs()),
     }
 }
 
@@ -88,5 +94,22 @@ mod tests {
     #[test]
     fn bytes_have_units() {
         assert_eq!([bytes(12.0), bytes(2048.0), bytes(3.5 * 1_048_576.0)], ["12.0 B/s", "2.0 KiB/s", "3.5 MiB/s"]);
+    }
+
+    #[test]
+    fn days_are_of_the_past_or_to_come() {
+        const NOW: i64 = 1_800_000_000;
+        for (seconds, text) in [
+            (1, "within a day"),
+            (86_399, "within a day"),
+            (86_400, "in 1 day"),
+            (12 * 86_400, "in 12 days"),
+            (0, "less than a day ago"),
+            (-3600, "less than a day ago"),
+            (-86_400, "1 day ago"),
+            (-3 * 86_400, "3 days ago"),
+        ] {
+            assert_eq!(days_from(NOW + seconds, NOW), text, "{seconds}");
+        }
     }
 }

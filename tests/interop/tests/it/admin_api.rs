@@ -531,6 +531,8 @@ fn commands_change_servers_certificates_and_the_configuration() {
     let (code, out, err) = run(&["add-server", "app", &backends[1].url(), "--weight", "2"]);
     assert!(code == Some(0) && out.ends_with(", weight 2, added\n"), "{out}{err}");
     assert!(eventually(|| seen(&running).len() == 2));
+    let (_, out, err) = run(&["config"]);
+    assert!(out.contains("in the file    yes, except the temporary changes that sealane status lists\n"), "{out}{err}");
     let (code, out, _) = run(&["servers", "--json"]);
     let servers: Value = serde_json::from_str(&out).expect("--json is JSON");
     assert_eq!((code, &servers["upstreams"][0]["servers"][1]["added"]), (Some(0), &json!(true)));

@@ -718,6 +718,7 @@ fn what_is_undecided_exits_with_1_and_does_not_start() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1));
     assert!(said.contains("undecided.conf:1: undecided: auth_jwt closed: "), "{said}");
+    assert!(said.contains("1 directive is undecided: the import does not know or understand it, it decides"), "{said}");
     assert_eq!(check(&two), Some(1));
     let serve = run([Path::new("serve"), Path::new("-c"), &two]);
     assert_eq!(serve.status.code(), Some(1));

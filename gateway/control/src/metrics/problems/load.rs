@@ -212,11 +212,14 @@ fn packet_loss(facts: &Facts<'_>, recent: &Recent) -> Option<Finding> {
     let told = || losses.iter().filter(|loss| loss.sent >= 20);
     // Clients that are not accepted send again, too: then only the gateway's connections show that the network loses packets.
     let are_waiting = facts.memory.short || refused(facts, "accept paused") > 0;
-    if are_waiting && told().all(|loss| loss.lost == 0) {
+    let has_loss = told().any(|loss| loss.lost > 0);
+    if are_waiting && !has_loss {
         return None;
     }
+    // Who does not answer a SYN has it sent again, too, and this is on no open connection.
+    let what = if has_loss { "Packets are lost in the network" } else { "Packets are not acknowledged" };
     let mut text = format!(
-        "Packets are lost in the network: {} of the TCP segments of this network namespace were sent again in the last {:.0} s.",
+        "{what}: {} of the TCP segments of this network namespace were sent again in the last {:.0} s.",
         percent(part),
         recent.seconds
     );
@@ -227,7 +230,15 @@ fn packet_loss(facts: &Facts<'_>, recent: &Recent) -> Option<Finding> {
         };
         text.push_str(&format!(" Retransmitted {whose}: {}.", percent(loss.lost as f64 / loss.sent as f64)));
     }
-    text.push_str(" The packet loss makes requests slow; the gateway and the servers are not the cause.");
+    text.push_str(match (has_loss, told().next()) {
+        (true, _) => " The packet loss makes requests slow.",
+        (false, Some(_)) => {
+            " Open connections show no loss: a server or client that does not answer connection attempts is the usual cause."
+        }
+        (false, None) => {
+            " Either the network loses packets, or a server or client does not answer connection attempts."
+        }
+    });
     Some(Finding { kind: "packet_loss", critical: true, text, ..Finding::default() })
 }
 
@@ -401,11 +412,23 @@ mod tests {
         let talkers = Talkers { losses, ..Talkers::default() };
         let finding = only(&Facts { recent: Some(recent.clone()), talkers: Some(&talkers), ..Facts::default() });
         for part in [
-            "5.0 % of the TCP segments",
+            "Packets are lost in the network: 5.0 % of the TCP segments",
             "Retransmitted to clients: 5.6 %",
-            "server 10.0.0.3:80 of upstream \"app\": 0.0 %",
+            "server 10.0.0.3:80 of upstream \"app\": 0.0 %. The packet loss makes requests slow.",
         ] {
             assert!(finding.text.contains(part), "{part}: {finding:?}");
+        }
+        // A server that answers no SYN: open connections lose nothing, or there is none.
+        for (losses, end) in [
+            (vec![PacketLoss { server: None, sent: 900, lost: 0 }], "is the usual cause."),
+            (
+                Vec::new(),
+                "Either the network loses packets, or a server or client does not answer connection attempts.",
+            ),
+        ] {
+            let talkers = Talkers { losses, ..Talkers::default() };
+            let finding = only(&Facts { recent: Some(recent.clone()), talkers: Some(&talkers), ..Facts::default() });
+            assert!(!finding.text.contains("are lost") && finding.text.ends_with(end), "{finding:?}");
         }
         // Clients that are not accepted send again, too: then the gateway's own connections decide.
         let limits = [limit("accept paused: max_memory", 1)];

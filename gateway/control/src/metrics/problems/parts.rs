@@ -80,7 +80,9 @@ fn servers(facts: &Facts<'_>) -> Vec<Finding> {
     }
     let mut found = Vec::new();
     for (upstream, servers) in groups {
-        let usable = servers.iter().filter(|server| server.up && !server.draining && server.weight > 0).count();
+        let can_be_used = |server: &ServerStatus| server.up && !server.draining && server.weight > 0;
+        let usable = servers.iter().filter(|server| can_be_used(server)).count();
+        let good = servers.iter().filter(|server| can_be_used(server) && server.last_failure.is_none()).count();
         let all = servers.len();
         for server in &servers {
             let why = |text: Option<&str>| {
@@ -100,8 +102,20 @@ fn servers(facts: &Facts<'_>) -> Vec<Finding> {
                 (None, None) => continue,
             };
             let name = &server.server;
+            let fails_only = server.failing.is_none() && server.ejected_for.is_none();
             let rest = match usable {
+                // It is one of those that can be used.
+                _ if fails_only => {
+                    let still = if can_be_used(server) { "It still gets requests" } else { "It gets no new requests" };
+                    format!("{still}. Other servers without a problem: {good}.")
+                }
                 0 => "No other server can be used: clients get 502 or 503.".to_owned(),
+                usable if good < usable => {
+                    let failing = usable - good;
+                    format!(
+                        "{usable} of {all} servers of the upstream can be used; requests to {failing} of them fail."
+                    )
+                }
                 usable => format!("{usable} of {all} servers of the upstream can be used."),
             };
             found.push(Finding {
@@ -157,7 +171,8 @@ fn certificates(facts: &Facts<'_>) -> Vec<Finding> {
             _ if !renewal.is_empty() => (false, "cannot be renewed".to_owned()),
             _ => continue,
         };
-        let refused = c.refused.lines().next().map_or(String::new(), |why| format!(" {why}"));
+        let refused = first_error(&c.refused).or_else(|| c.refused.lines().next());
+        let refused = refused.map_or(String::new(), |why| format!(" {why}"));
         found.push(Finding {
             kind: "certificate",
             subject: c.file.clone(),
@@ -195,22 +210,35 @@ fn errors(facts: &Facts<'_>) -> Vec<Finding> {
     found
 }
 
+/// The first error in the text of what was found in a configuration. There, warnings come before errors, and lines below each of them
+/// show its place.
+fn first_error(text: &str) -> Option<&str> {
+    text.lines().find(|line| is_error(line))
+}
+
+/// Whether a line says an error: `FILE:14:1: error: MESSAGE`.
+fn is_error(line: &str) -> bool {
+    // ` | ` and help begin with a space; `14 | ` is a line of the file, in which anything may stand.
+    let is_below = line.starts_with(' ') || line.trim_start_matches(|c: char| c.is_ascii_digit()).starts_with(" |");
+    let at = |severity: &str| match line.starts_with(severity) {
+        true => Some(0),
+        false => line.find(&format!(": {severity}")),
+    };
+    !is_below && at("error: ").is_some_and(|error| at("warning: ").is_none_or(|warning| error < warning))
+}
+
 fn reloads(facts: &Facts<'_>) -> Vec<Finding> {
     let error = facts.reloads.map_or("", |reloads| &reloads.last_error);
     let mut lines = error.lines().map(str::trim).filter(|line| !line.is_empty());
-    let first = lines.next();
-    // The first line says what follows from the second one, which says why.
-    let why = lines.next();
-    let finding = |first: &str| Finding {
-        kind: "reload",
-        critical: false,
-        text: format!(
-            "The last reload failed: {}. The previous configuration stays in use.",
-            why.unwrap_or(first).trim_end_matches('.')
-        ),
-        ..Finding::default()
+    let Some(first) = lines.next() else { return Vec::new() };
+    let (why, more) = match first_error(error) {
+        Some(why) => (why, " sealane status shows all errors."),
+        // The first line says what follows from the second one, which says why.
+        None => (lines.next().unwrap_or(first), ""),
     };
-    first.map(finding).into_iter().collect()
+    let why = why.trim_end_matches('.');
+    let text = format!("The last reload failed: {why}. The previous configuration stays in use.{more}");
+    vec![Finding { kind: "reload", critical: false, text, ..Finding::default() }]
 }
 
 fn access_log(facts: &Facts<'_>) -> Vec<Finding> {
@@ -329,6 +357,25 @@ mod tests {
     }
 
     #[test]
+    fn a_server_whose_requests_fail_is_not_counted_as_one_without_a_problem() {
+        let failing = |name: &str| ServerStatus { last_failure: Some("no route".into()), ..server(name, true) };
+        let alone = [failing("s0")];
+        let finding = only(&Facts { servers: &alone, ..Facts::default() });
+        let text = "Server s0 of upstream \"app\" has a problem: requests to it fail (no route). It still gets requests. Other \
+                    servers without a problem: 0.";
+        assert_eq!(finding.text, text);
+        let finding = only(&Facts { servers: &[failing("s0"), server("s1", true)], ..Facts::default() });
+        assert!(finding.text.ends_with("Other servers without a problem: 1."), "{finding:?}");
+        let drained = ServerStatus { draining: true, ..failing("s0") };
+        let finding = only(&Facts { servers: &[drained, server("s1", true)], ..Facts::default() });
+        assert!(finding.text.contains("It gets no new requests."), "{finding:?}");
+        let ejected = ServerStatus { ejected_for: Some(3), ..server("s1", false) };
+        let found = find(&Facts { servers: &[failing("s0"), ejected], ..Facts::default() });
+        let text = "1 of 2 servers of the upstream can be used; requests to 1 of them fail.";
+        assert!(found.iter().any(|finding| finding.text.ends_with(text)), "{found:?}");
+    }
+
+    #[test]
     fn names_that_do_not_resolve_are_told() {
         let name = |has_addresses| UnresolvedName {
             upstream: "app".into(),
@@ -382,6 +429,34 @@ mod tests {
         assert!(finding.text.contains("it cannot be reached"), "{finding:?}");
     }
 
+    /// As a configuration with a warning and an error is refused.
+    const REFUSED: &str = "s.toml:3:1: warning: \"a: error: b\" is old\n  |\n3 | x = \"a: error: b\"\n  | ^\n  help: c: error: d\n\
+                           s.toml:14:1: error: unknown setting \"lane\"\n   |\n14 | lane = 1\n   | ^^^^\n  help: did you mean \"lanes\"?";
+
+    #[test]
+    fn the_reason_is_the_first_error_and_no_warning() {
+        let last_error = format!("not reloaded; the running configuration stays:\n{REFUSED}");
+        let reloads = Reloads { last_error, ..Reloads::default() };
+        let finding = only(&Facts { reloads: Some(&reloads), ..Facts::default() });
+        let text = "The last reload failed: s.toml:14:1: error: unknown setting \"lane\". The previous configuration stays in use. \
+                    sealane status shows all errors.";
+        assert_eq!(finding.text, text);
+        let certificate = CertificateStatus {
+            subject: "a.example".into(),
+            file: "a.pem".into(),
+            not_after: 90,
+            refused: REFUSED.into(),
+            ..CertificateStatus::default()
+        };
+        let finding = only(&Facts { now: 1, certificates: &[certificate], ..Facts::default() });
+        assert!(finding.text.ends_with("File: a.pem. s.toml:14:1: error: unknown setting \"lane\""), "{finding:?}");
+        for (line, is) in
+            [("error: no listener", true), ("f: error: x: warning: y", true), ("warning: a: error: b", false)]
+        {
+            assert_eq!(is_error(line), is, "{line}");
+        }
+    }
+
     #[test]
     fn files_and_collectors_have_their_error() {
         let reloads = Reloads {
@@ -390,6 +465,7 @@ mod tests {
         };
         let finding = only(&Facts { reloads: Some(&reloads), ..Facts::default() });
         assert!(finding.text.contains("x.toml:3: unknown setting"), "{finding:?}");
+        assert!(!finding.text.contains("all errors"), "{finding:?}");
         let failure = |why: &str, loses_lines| LogFailure { why: why.to_owned(), loses_lines };
         let log = Some((failure("cannot write /log: No space left on device (os error 28)", true), 1234));
         let finding = only(&Facts { log, ..Facts::default() });
