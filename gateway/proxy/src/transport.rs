@@ -407,6 +407,16 @@ impl Transport {
         }
     }
 
+    /// Sends close_notify before the socket closes (RFC 8446 §6.1), if nothing else waits to be sent. A server may forget the session of a
+    /// connection that ends without it, so that no connection can resume it (OpenSSL does, where it keeps the sessions itself).
+    pub fn say_goodbye(&mut self, s: &mut Scratch) {
+        if self.tls.as_ref().is_some_and(|tls| !tls.is_handshaking()) && self.is_flushed() && !self.is_ending() {
+            self.finish();
+            // Whether it arrives or not, the socket closes now.
+            let _ = self.flush(s);
+        }
+    }
+
     /// This direction ends behind what is staged; the other goes on.
     pub fn finish_sending(&mut self) {
         self.sending = match self.sending {

@@ -242,7 +242,7 @@ impl UpstreamConnection {
     }
 
     /// It is gone: its group forgets it, and its socket closes. Whether it was in the pool.
-    pub fn dismantle(self: Box<Self>, scratch: &mut Scratch, key: Key) -> bool {
+    pub fn dismantle(mut self: Box<Self>, scratch: &mut Scratch, key: Key) -> bool {
         let is_idle = self.phase.is_idle();
         if is_idle {
             self.upstream.forget_idle(self.server, key);
@@ -250,6 +250,7 @@ impl UpstreamConnection {
         if self.phase.is_listed() {
             self.upstream.unshare(self.server, key);
         }
+        self.transport.say_goodbye(scratch);
         self.transport.dismantle(scratch);
         is_idle
     }
