@@ -141,7 +141,13 @@ fn finding_5_criteria_that_are_not_known_are_undecided() {
             &proxies(&format!(" use_backend c if {{ {criterion} }}"), "backend c\n server s 10.0.0.2:80\n"),
         );
     }
-    undecided("haproxy", &proxies(" http-request deny if !{ hdr(host),field(1,:) -i a.example }", ""));
+    // The host without its port is known.
+    says(
+        "haproxy",
+        &proxies(" http-request deny if !{ hdr(host),field(1,:) -i a.example }", ""),
+        &["names = [\"*\"]", "listeners = [\"0.0.0.0:80\"]", "respond = { status = 403 }"],
+    );
+    undecided("haproxy", &proxies(" http-request deny if !{ hdr(host),field(2,:) -i 8080 }", ""));
     // Without TLS there is no name.
     says(
         "haproxy",
@@ -174,14 +180,15 @@ fn finding_7_rules_behind_a_rewrite_see_the_new_path() {
 
 #[test]
 fn finding_8_refusals_refuse_wherever_they_stand() {
-    for answer in ["lf-string \"no %[src]\"", "file /tmp/c.pem"] {
+    let page = ", file = \"/tmp/c.pem\", content_type = \"text/plain\"";
+    for (answer, page) in [("lf-string \"no %[src]\"", ""), ("file /tmp/c.pem", page)] {
         says(
             "haproxy",
             &proxies(
                 &format!(" http-request return status 403 content-type text/plain {answer} if {{ path_beg /admin/ }}"),
                 "",
             ),
-            &["path = \"/admin/\"", "respond = { status = 403 }"],
+            &["path = \"/admin/\"", &format!("respond = {{ status = 403{page} }}")],
         );
     }
     undecided(
@@ -329,7 +336,8 @@ fn expressions_of_haproxy_are_conditions_in_their_order() {
     let text = proxies(" http-request deny if METH_POST\n use_backend c if { path_end .php .phtml }", c);
     let expression = "path_regex = '(?:\\.php|\\.phtml)(?:%0A)?$'";
     says("haproxy", &text, &[expression, "upstream = \"c\""]);
-    says("haproxy", &text, &[expression, "methods = [\"POST\"]", "respond = { status = 403 }"]);
+    // For every path: of routes with an expression, the one with methods is preferred.
+    says("haproxy", &text, &["path_regex = '^'", "methods = [\"POST\"]", "respond = { status = 403 }"]);
     says(
         "haproxy",
         &proxies(" use_backend c if { path_sub /cgi-bin/ }", c),

@@ -128,6 +128,10 @@ fn unused(proxies: &[Proxy], shared: &Shared, out: &mut Output, report: &mut Rep
             proxy.own().for_each(|l| report.same_because(l.id, says));
             continue;
         }
+        // Rules of this backend may answer all of its requests.
+        if !ways.iter().any(|l| is_lost(l, report)) {
+            continue;
+        }
         out.upstream(group.clone());
         report.differs(
             proxy.section.id,
@@ -365,6 +369,7 @@ fn frontend<'l>(
     };
     let all = reached_rules(&found, &then);
     let names = hosts(&all);
+    let whole = whole_names(&all);
     let texts: Vec<&HostTexts> = all.iter().flat_map(|r| r.condition.tests()).filter_map(Test::host_texts).collect();
     let tests: Vec<&PathTest> = if tcp { Vec::new() } else { path_tests(&all) };
     let classes: Option<Vec<Vec<HostClass>>> = names.iter().map(|name| classes(name, &texts)).collect();
@@ -417,17 +422,35 @@ fn frontend<'l>(
                         let path_of = Some(sample).filter(|_| !tcp);
                         let one = path_of.filter(|_| matches!(path, Path::Exact(_)));
                         let (last, others) = classes.split_last()?;
-                        let mut of = |class: &HostClass, report: &mut Report| {
+                        // `refused`: where this is written, if the requests are refused.
+                        let mut of = |class: &HostClass, refused: Option<Place>, report: &mut Report| {
                             let atom = Atom { tls, port: b.port, host: name, class, path: path_of, one };
-                            let applied = rules::apply(&found, &then, &atom, path, report);
-                            lost.of_host(name, &applied);
+                            let mut applied = rules::apply(&found, &then, &atom, path, report);
+                            match refused {
+                                None => lost.of_host(name, &applied),
+                                Some(place) => {
+                                    applied = rules::Outcome {
+                                        action: Some((Action::status(403), place)),
+                                        after: applied.after,
+                                        after_hsts: applied.after_hsts,
+                                        ..rules::Outcome::default()
+                                    }
+                                }
+                            }
                             routes_of(path, applied, tcp, proxy, shared, out, report)
                         };
                         let mut entries = Vec::new();
-                        for class in kept(others, decisions, proxy, report) {
-                            entries.extend(class.limit(entries_of(of(class, report)?))?);
+                        for (class, refused) in kept(others, decisions, &whole, tcp, proxy, report) {
+                            let routes = match refused {
+                                None => of(class, None, report)?,
+                                Some(id) => {
+                                    let line = all.iter().find(|r| r.line.id == id).map(|r| &r.line.place);
+                                    of(last, Some(line.unwrap_or(&proxy.section.place).clone()), report)?
+                                }
+                            };
+                            entries.extend(class.limit(entries_of(routes))?);
                         }
-                        let own = of(last, report)?;
+                        let own = of(last, None, report)?;
                         if entries.is_empty() {
                             return Some(own);
                         }
@@ -455,7 +478,7 @@ fn frontend<'l>(
                     }
                     let all = groups.len() == planned.within.len();
                     groups.push(own.clone());
-                    let made = match joined(groups).filter(|_| all) {
+                    let routes_here = match joined(groups).filter(|_| all) {
                         Some(made) => made,
                         None => {
                             for extra in &planned.within {
@@ -469,13 +492,21 @@ fn frontend<'l>(
                         }
                     };
                     // The same as what is around it: no route of its own.
-                    let shape = shape(&made);
+                    let shape = shape(&routes_here);
                     let around = written.iter().filter(|(p, _)| is_around(p, path)).max_by_key(|(p, _)| len(p));
                     if around.is_some_and(|(_, s)| *s == shape) {
                         continue;
                     }
+                    // Those of a single path lack the expressions that it does not match. What is around it may be the same with them.
+                    if let (Path::Exact(exact), Some((_, around))) = (path, around)
+                        && let Some(all) = made(&Path::Below(exact.clone()), &planned.sample, &planned.decision, report)
+                        && !all.iter().any(Route::rewrites)
+                        && self::shape(&all) == *around
+                    {
+                        continue;
+                    }
                     written.push((path.clone(), shape));
-                    routes.extend(made);
+                    routes.extend(routes_here);
                 }
                 break;
             }
@@ -520,30 +551,50 @@ fn frontend<'l>(
     lost.report(proxy, report);
 }
 
-/// The classes that need routes of their own. `decisions`: what is done with the names of each class, and with all other names at the end.
+/// The classes that need routes of their own, and of those that are only refused the rule that is not applied to them. `decisions`: what
+/// is done with the names of each class, and with all other names at the end. `whole`: what rules compare whole names with.
+///
 /// A class without routes gets those of the next class that includes it. That may be different if the class has only names that a whole
-/// name is a part of, and if nobody is let in whom HAProxy would refuse: the report then names them.
-fn kept<'c>(classes: &'c [HostClass], decisions: &[Trace], proxy: &Proxy, report: &mut Report) -> Vec<&'c HostClass> {
-    let mut kept: Vec<(&HostClass, &Trace)> = Vec::new();
+/// name is a part of, and if nobody is let in whom HAProxy would refuse: the report then names them. If somebody would be let in, and
+/// if the class certainly has no names that are used, its requests are refused.
+fn kept<'c>(
+    classes: &'c [HostClass],
+    decisions: &[Trace],
+    whole: &BTreeSet<&str>,
+    tcp: bool,
+    proxy: &Proxy,
+    report: &mut Report,
+) -> Vec<(&'c HostClass, Option<Id>)> {
+    let mut kept: Vec<(&HostClass, &Trace, Option<Id>)> = Vec::new();
     for (class, trace) in classes.iter().zip(decisions).rev() {
-        let next = kept.iter().rev().find(|(wide, _)| wide.includes(class)).map(|(_, trace)| *trace);
+        let next = kept.iter().rev().find(|(wide, ..)| wide.includes(class)).map(|(_, trace, _)| *trace);
         let Some(next) = next.or(decisions.last()) else { continue };
         if next == trace {
             continue;
         }
+        let rule = differing(trace, next).unwrap_or(proxy.section.id);
+        let mut refused = None;
         if class.is_odd() && trace.may_become(next) {
             report.differs(
-                differing(trace, next).unwrap_or(proxy.section.id),
+                rule,
                 format!(
                     "Sealane compares whole host names: this rule does not apply to names such as {}",
                     class.sample()
                 ),
             );
             continue;
+        } else if !tcp && class.is_unused(whole) && !trace.answers() {
+            // The rule that selects the server says most of what the names are for.
+            let selects = trace.fired.iter().find(|f| !f.2 && !next.fired.contains(f)).map_or(rule, |f| f.0);
+            report.differs(
+                selects,
+                format!("Sealane compares whole host names: requests for names such as {} get 403", class.sample()),
+            );
+            refused = Some(selects);
         }
-        kept.push((class, trace));
+        kept.push((class, trace, refused));
     }
-    kept.into_iter().rev().map(|(class, _)| class).collect()
+    kept.into_iter().rev().map(|(class, _, refused)| (class, refused)).collect()
 }
 
 /// Requests whose action is not translated.
@@ -692,6 +743,16 @@ fn hosts(all: &[&Rule]) -> Vec<String> {
     let mut out: Vec<String> = out.into_iter().collect();
     out.push("*".to_owned());
     out
+}
+
+/// What rules compare whole names with.
+fn whole_names<'r>(all: &[&'r Rule]) -> BTreeSet<&'r str> {
+    let tests = all.iter().flat_map(|r| r.condition.tests());
+    let names = tests.filter_map(|test| match test {
+        Test::Host(names) | Test::ServerName(names) | Test::HostPorts { names, .. } => Some(names),
+        _ => None,
+    });
+    names.flatten().map(String::as_str).collect()
 }
 
 /// What rules compare paths with.

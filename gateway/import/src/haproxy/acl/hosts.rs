@@ -213,6 +213,20 @@ impl HostClass {
         whole(&self.begins) || whole(&self.ends) || self.inside.is_some()
     }
 
+    /// Whether it is odd, and certainly has no names that are used: `api.a.example.x` is none if rules compare whole names of the domain
+    /// `a.example`. Without such a rule, `hdr_beg(host) api.a` may be for `api.a.example`.
+    pub fn is_unused(&self, whole: &BTreeSet<&str>) -> bool {
+        let below = |domain: &str, name: &str| {
+            name.strip_suffix(domain).is_some_and(|head| head.is_empty() || head.ends_with('.'))
+        };
+        let is_complete = |text: &String| {
+            let domain = text.split_once('.').map_or("", |(_, domain)| domain);
+            is_whole(text) && is_whole(domain) && whole.iter().any(|name| below(domain, name))
+        };
+        let mut texts = [&self.begins, &self.inside].into_iter().flatten().peekable();
+        self.ends.is_none() && texts.peek().is_some() && texts.all(is_complete)
+    }
+
     /// Whether it has all names of another class.
     pub fn includes(&self, other: &Self) -> bool {
         let part = |wide: &Option<String>, narrow: &Option<String>, is: fn(&str, &str) -> bool| match (wide, narrow) {
@@ -373,6 +387,28 @@ mod tests {
         for (kind, text) in [("beg", "api."), ("end", "example"), ("sub", "a.example"), ("dom", "a")] {
             assert_eq!(names(kind, text), Vec::<String>::new(), "{kind} {text}");
         }
+    }
+
+    #[test]
+    fn names_behind_a_complete_name_are_unused() {
+        let class = |begins: Option<&str>, ends: Option<&str>, inside: Option<&str>| HostClass {
+            begins: begins.map(str::to_owned),
+            ends: ends.map(str::to_owned),
+            inside: inside.map(str::to_owned),
+            undivided: false,
+        };
+        let unused = |class: HostClass, whole: &[&str]| class.is_unused(&whole.iter().copied().collect());
+        let api = || class(Some("api.a.example"), None, None);
+        assert!(unused(api(), &["a.example"]) && unused(api(), &["x.a.example"]) && unused(api(), &["api.a.example"]));
+        assert!(!unused(api(), &[]) && !unused(api(), &["xa.example", "b.example", "*"]));
+        assert!(unused(class(None, None, Some("api.a.example")), &["a.example"]));
+        assert!(unused(class(Some("www.a.example"), None, Some("api.a.example")), &["a.example"]));
+        // The end of the domain may be missing, and an end may have any beginning.
+        assert!(!unused(class(Some("api.a"), None, None), &["api.a"]));
+        assert!(!unused(class(Some("api."), None, Some("api.a.example")), &["a.example"]));
+        assert!(!unused(class(None, Some("api.a.example"), None), &["a.example"]));
+        assert!(!unused(class(Some("api.a.example"), Some(".b"), None), &["a.example"]));
+        assert!(!unused(HostClass::default(), &["a.example"]) && !unused(HostClass::undivided(), &["a.example"]));
     }
 
     #[test]

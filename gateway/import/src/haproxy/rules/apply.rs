@@ -62,6 +62,11 @@ impl Trace {
         !self.answered && in_order && (only_own || other.fired.starts_with(&self.fired))
     }
 
+    /// Whether a rule answers all of the requests.
+    pub fn answers(&self) -> bool {
+        self.answered
+    }
+
     /// Whether what is done depends on regular expressions.
     pub fn has_expressions(&self) -> bool {
         let has = |left: &Left| match left {
