@@ -69,8 +69,6 @@ fn safe_requests_go_as_early_data_and_arrive_once() {
     let all = [("/full", false), ("/post", false), ("/body", false), ("/one", true), ("/two", true)];
     assert_eq!(seen(&backend), expected(&all));
     assert_eq!(["accepted", "rejected", "failed"].map(|result| counted(&near, result)), [2.0, 0.0, 0.0]);
-    let accepted = || far.metric_with("sealane_early_data_connections_total", "accepted") == Some(2.0);
-    assert!(eventually(accepted), "{}", far.metrics());
     assert_eq!(near.metric("sealane_upstream_retries_total"), Some(0.0));
 }
 
@@ -110,8 +108,6 @@ fn in_mode_client_only_what_came_early_goes_early() {
     let all = [("/full", false), ("/late", false), ("/prime", false), ("/early", true)];
     assert_eq!(seen(&backend), expected(&all));
     assert_eq!(counted(&near, "accepted"), 1.0);
-    let accepted = || far.metric_with("sealane_early_data_connections_total", "accepted") == Some(1.0);
-    assert!(eventually(accepted), "{}", far.metrics());
 }
 
 #[test]
