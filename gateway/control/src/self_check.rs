@@ -119,7 +119,8 @@ fn open_files() -> Finding {
         Some(most) if most < FILES => Finding::limited(
             FEATURE,
             format!("at most {most}; each proxied connection needs two"),
-            "set LimitNOFILE=1048576 in the systemd unit, or `ulimit -Hn 1048576`",
+            "set LimitNOFILE=1048576 in the systemd unit, or raise the hard limit of the shell (`ulimit -Hn 1048576`; only root can \
+             raise it)",
         ),
         Some(most) => Finding::ok(FEATURE, format!("at most {most}")),
         None => Finding::ok(FEATURE, "no limit"),

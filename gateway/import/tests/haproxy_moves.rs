@@ -465,7 +465,10 @@ fn the_report_says_what_is_in_the_result() {
     let text = frontend(" use_backend c if { url_param(x) y }");
     let toml = import(&text).toml;
     assert!(toml.contains("name = \"c\"") && !toml.contains("upstream = \"c\""), "{toml}");
-    assert!(said(&text, "backend c").contains("different") && said(&text, "backend c").contains("line 6"));
+    assert!(said(&text, "backend c").contains("different") && said(&text, "backend c").contains("in place of line 6"));
+    let two = frontend(" use_backend c if { url_param(x) y }\n use_backend c if { url_param(x) z }");
+    let both = said(&two, "backend c");
+    assert!(both.contains("because lines 6 and 7 are not translated") && both.contains("in their place"), "{both}");
     // A backend to which nothing leads.
     let text = frontend("");
     assert!(said(&text, "backend c").contains("no rule leads to this backend"));
@@ -478,11 +481,11 @@ fn the_report_says_what_is_in_the_result() {
             && said(&frontend(acls), "acl none").contains("no rule uses it")
     );
     let lost = said(&frontend(acls), "acl u ");
-    assert!(lost.contains("not translated") && lost.contains("only line 9 uses it"), "{lost}");
+    assert!(lost.contains(": not translated: ") && lost.contains("that uses it (line 9) is not"), "{lost}");
     // A variable that only such a rule uses.
     let unused = " http-request set-var(txn.a) url_param(x)\n use_backend c if { var(txn.a) y }";
     let lost = said(&frontend(unused), "set-var(txn.a)");
-    assert!(lost.contains("not translated") && lost.contains("only line 7 uses the variable"), "{lost}");
+    assert!(lost.contains(": not translated: ") && lost.contains("that uses it (line 7) is not"), "{lost}");
 }
 
 #[test]

@@ -102,7 +102,8 @@ Examples:
     },
     /// Show one open request, by its ID in the log or in `sealane debug connections`
     #[command(after_help = "\
-Only the 1000 oldest open requests can be found. Requests that have ended are in the access log.
+Only the 1000 oldest open requests can be found. If the request has ended, look in the access log
+(if `access` in [log] is set; it is off by default).
 
 Example:
   sealane debug exchange 0-17-3")]
@@ -225,6 +226,10 @@ fn exchange(at: &Where, id: &str, json: bool) -> Result<String> {
     Ok(lines.iter().map(|(name, value)| format!("{name:<11} {value}\n")).collect())
 }
 
+/// Where to look for a request that is not open.
+const ENDED: &str =
+    "; if the request has ended, look in the access log (if `access` in [log] is set; it is off by default)";
+
 /// What is said of a request that was not found. `is_whole`: the gateway has listed all open requests of the lanes that answered.
 fn not_found(id: &str, is_whole: bool, lanes_missing: usize) -> String {
     let mut text = match is_whole {
@@ -232,7 +237,7 @@ fn not_found(id: &str, is_whole: bool, lanes_missing: usize) -> String {
         true => format!("no open request has the ID {id}"),
         false => format!("no request with the ID {id} is among the {MOST} oldest open requests"),
     };
-    text.push_str("; a request that has ended is in the access log");
+    text.push_str(ENDED);
     if let Some(note) = left_out(lanes_missing) {
         // Writing to a string cannot fail.
         let _ = write!(text, "; {note}");
@@ -416,11 +421,15 @@ fn bundle(at: &Where, config: Option<PathBuf>, output: Option<PathBuf>) -> Resul
     parts.add("metrics.txt", get("/metrics"));
     parts.add("log.txt", get("/v1/log").map(|log| log_without_excerpts(&log)));
     // A gateway that was started without a file has none to show.
+    let has_none = known.as_ref().is_some_and(|status| status.configuration == "command line");
     let loaded = known.as_ref().map(|status| PathBuf::from(&status.configuration)).filter(|path| path.is_file());
     parts.add(
         "configuration.json",
         match config.or(loaded) {
             Some(path) => configuration(&path),
+            None if has_none => Err(anyhow::anyhow!(
+                "the gateway was started without a configuration file: add its command line to the report"
+            )),
             None => Err(anyhow::anyhow!("the configuration file is not known: name it with -c")),
         },
     );
@@ -565,7 +574,7 @@ mod tests {
         assert!(left_out(2).is_some_and(|text| text.starts_with("2 lanes did not")));
 
         let whole = not_found("0-17-3", true, 0);
-        assert_eq!(whole, "no open request has the ID 0-17-3; a request that has ended is in the access log");
+        assert_eq!(whole, format!("no open request has the ID 0-17-3{ENDED}"));
         let oldest = not_found("0-17-3", false, 0);
         assert!(
             oldest.starts_with("no request with the ID 0-17-3 is among the 1000 oldest open requests; "),

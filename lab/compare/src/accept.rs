@@ -126,7 +126,10 @@ impl Accepted {
                 bail!("{name}:{at}: an entry without requests accepts nothing: write requests");
             }
             if entry.differs.get_ref().contains('*') {
-                bail!("{name}:{at}: differs has a *: name what differs");
+                bail!(
+                    "{name}:{at}: \"differs\" contains \"*\", which is not allowed in this key: write what differs, as the report \
+                     prints it"
+                );
             }
         }
         let used = |e: &Entry| e.requests.iter().map(|r| (line(r.span().start), false)).collect();
@@ -288,7 +291,7 @@ mod tests {
             format!("[[accept]]\ndiffers = \"{differs}\"\noriginal = \"1\"\ntranslation = \"2\"\n{rest}\n")
         };
         assert!(error(&entry("status", "requests = []")).contains("a.toml:2: an entry without requests"));
-        assert!(error(&entry("*", "requests = [\"x\"]")).contains("a.toml:2: differs has a *"));
+        assert!(error(&entry("*", "requests = [\"x\"]")).contains("a.toml:2: \"differs\" contains \"*\""));
         assert!(error(&entry("status", "request = \"x\"")).contains("unknown field"));
         assert!(Accepted::read(Path::new("/nonexistent/a.toml")).unwrap().entries.is_empty());
     }

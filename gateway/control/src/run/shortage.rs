@@ -24,7 +24,7 @@ impl Shortages {
             (
                 self.descriptors,
                 "file descriptors or the system's memory are used up: new clients wait; the limit of file descriptors is \
-                 `ulimit -n`, or LimitNOFILE= in the unit",
+                 LimitNOFILE= in the systemd unit, or the hard limit of the shell (`ulimit -Hn`; only root can raise it)",
             ),
             (self.connections, "max_connections is reached in a lane: new clients wait"),
             (

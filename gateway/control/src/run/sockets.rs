@@ -74,7 +74,11 @@ impl fmt::Display for SocketError {
                 write!(f, "{} is not an address of this machine (`ip addr` lists them)", self.address.ip())
             }
             Errno::AFNOSUPPORT => write!(f, "this machine has no IPv6"),
-            Errno::MFILE | Errno::NFILE => write!(f, "too many open files; raise the limit (`ulimit -n`)"),
+            Errno::MFILE | Errno::NFILE => write!(
+                f,
+                "too many open files: raise LimitNOFILE= in the systemd unit, or the hard limit of the shell (`ulimit -Hn`; only root \
+                 can raise it)"
+            ),
             e => write!(f, "{e}"),
         }
     }

@@ -38,10 +38,18 @@ pub(crate) fn become_user(config: &Config, keep: CapabilitySet) -> Result<()> {
     sealane_sys::privileges::become_user(&run_as.user, gid, keep)
         .with_context(|| format!("cannot change to the user {name}"))?;
     for file in config.files.iter().filter(|f| access(f.as_path(), Access::READ_OK).is_err()) {
+        // Metadata needs no permission for the file itself, only for its parents.
+        let is_closed = file.metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied);
         let file = file.display();
-        log::warn!(
-            "{name} cannot read {file}, so a reload will fail: `sudo chgrp {gid} {file}; sudo chmod g+r {file}`"
-        );
+        match is_closed {
+            true => log::warn!(
+                "{name} has no permission to enter one of the parent folders of {file}, so a reload will fail: let {name} enter \
+                 them, as in `sudo setfacl -m u:{name}:rX FOLDER`, and let {name} read the file"
+            ),
+            false => log::warn!(
+                "{name} cannot read {file}, so a reload will fail: `sudo chgrp {gid} {file}; sudo chmod g+r {file}`"
+            ),
+        }
     }
     if let AccessLogTarget::File(path) = &config.access_log {
         if OpenOptions::new().append(true).open(path).is_err() {

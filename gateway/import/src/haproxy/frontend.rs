@@ -105,11 +105,14 @@ pub(super) fn ways<'s>(backend: &'s str, lines: impl Iterator<Item = &'s Line>) 
     lines.filter(leads)
 }
 
-/// Lines as a report names them: `line 3`, `lines 3, 4`.
+/// Lines as a report names them: `line 3`, `lines 3 and 4`.
 pub(super) fn shown_lines<'l>(lines: impl Iterator<Item = &'l Line>) -> String {
     let all: BTreeSet<u32> = lines.map(|l| l.place.line).collect();
     let all: Vec<String> = all.iter().map(u32::to_string).collect();
-    format!("line{} {}", if all.len() == 1 { "" } else { "s" }, all.join(", "))
+    match all.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("lines {} and {last}", others.join(", ")),
+        _ => format!("line {}", all.concat()),
+    }
 }
 
 /// Backends that no host of the result uses. One to which a rule leads that is not translated is written all the same: the replacement
@@ -129,15 +132,21 @@ fn unused(proxies: &[Proxy], shared: &Shared, out: &mut Output, report: &mut Rep
             continue;
         }
         // Rules of this backend may answer all of its requests.
-        if !ways.iter().any(|l| is_lost(l, report)) {
+        let lost: Vec<&Line> = ways.into_iter().filter(|l| is_lost(l, report)).collect();
+        if lost.is_empty() {
             continue;
         }
+        let lines = shown_lines(lost.into_iter());
+        let (are, place) = match lines.starts_with("lines ") {
+            true => ("are", "their place".to_owned()),
+            false => ("is", format!("place of {lines}")),
+        };
         out.upstream(group.clone());
         report.differs(
             proxy.section.id,
             format!(
-                "[[upstream]]: no host or route of the result uses it yet. It is for the replacement of {}",
-                shown_lines(ways.into_iter())
+                "[[upstream]]: no host or route of the result uses it yet, because {lines} {are} not translated. Name this upstream in \
+                 the host or route that you write in {place}"
             ),
         );
     }
@@ -188,7 +197,8 @@ fn of_acls(proxy: &Proxy, acls: &Acls, report: &mut Report) {
                 n if n == lost => report.missing(
                     line.id,
                     format!(
-                        "the result does not have this condition: only {} uses it",
+                        "the result does not have this condition, because everything that uses it ({}) is not translated: decide that \
+                         first",
                         shown_lines(users.iter().copied())
                     ),
                 ),

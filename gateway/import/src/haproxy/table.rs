@@ -123,7 +123,8 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     (
         "load-server-state-from-file",
         NotNeeded(
-            "weights and drains that `sealane server` has set remain after a reload; after an upgrade or a restart, run `sealane server` again",
+            "weights and drains that `sealane server` sets remain after a reload; with --keep, they are also written into the \
+             configuration file and remain after an upgrade or a restart",
         ),
     ),
     ("http-reuse", NotNeeded("connections to servers are always kept and shared between clients where that is safe")),

@@ -56,7 +56,7 @@ pub(super) fn report(all: &[Replaced], report: &mut Report) {
                 true => report.missing(
                     line.id,
                     format!(
-                        "the result does not have this value: only {} uses the variable",
+                        "the result does not have this value, because everything that uses it ({}) is not translated: decide that first",
                         super::frontend::shown_lines(users.iter())
                     ),
                 ),

@@ -186,9 +186,11 @@ pub(super) fn take(d: &Noted, w: &mut Writer, tls_auth: bool, data_ciphers: bool
         ("remote-cert-eku", names) if usage_oid(&names.join(" ")).as_deref() == Some("1.3.6.1.5.5.7.3.2") => {
             w.set(d, "explicit_usage", "true");
         }
-        ("remote-cert-tls" | "remote-cert-eku", _) => {
-            w.decide(d, "only explicit_usage (certificates for clients) can be required")
-        }
+        ("remote-cert-tls" | "remote-cert-eku", _) => w.decide(
+            d,
+            "Sealane can require only one usage of a client's certificate, client authentication: set explicit_usage = true, or, if \
+             the usage need not be checked, only remove this entry from \"undecided\"",
+        ),
         ("username-as-common-name", _) => w.set(d, "username_as_common_name", "true"),
         ("management", [path, "unix"]) => w.set(d, "management", quoted(&w.path(path))),
         ("management", [_, "unix", ..]) => {

@@ -41,7 +41,7 @@ fn descriptors() {
     assert!(gateway.metric_with("sealane_accept_paused_total", "reason=\"descriptors\"") >= Some(1.0));
     let said = || gateway.server.log();
     assert!(
-        eventually(|| said().contains("are used up: new clients wait; the limit of file descriptors is `ulimit -n`")),
+        eventually(|| said().contains("are used up: new clients wait; the limit of file descriptors is LimitNOFILE=")),
         "{}",
         said()
     );

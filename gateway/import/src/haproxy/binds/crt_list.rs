@@ -111,8 +111,9 @@ pub(super) fn apply(entries: &[Entry], bind: &Bind, context: &Context, t: &mut L
         let is_needed = asked.auth.value("mode") == Some(quoted(REQUIRE).as_str());
         if entry.default && is_needed && t.settings.value("strict_sni") != Some("true") {
             let place = &asked.place;
-            let says = "this is the certificate for all server names without one, and HAProxy lets in these clients only with a \
-                        certificate, too: write strict_sni = true in [listener.tls], or [[listener.tls.client_auth]] without \"for\"";
+            let says = "clients that ask for a server name without a certificate of its own get this certificate, and HAProxy \
+                        requires a client certificate from them, too: write strict_sni = true in [listener.tls] (refuses these \
+                        clients), or [[listener.tls.client_auth]] without \"for\" (asks them for a certificate)";
             report.decide(bind.line.id, format!("{place}: {says}"));
         }
         // A name with several certificates, each with the same options.
@@ -164,17 +165,18 @@ fn options(entry: &Entry, bind: &Bind, context: &Context, t: &mut ListenerTls, r
             option if Versions::is_option(option) => used = versions.option(option, value),
             "alpn" | "npn" => {
                 let wanted: Vec<&str> = value.split(',').filter(|p| matches!(*p, "h2" | "http/1.1")).collect();
-                let offered = t.settings.value("alpn").map_or_else(|| list(&["h2", "http/1.1"]), str::to_owned);
+                let (offered, note) = match t.settings.value("alpn") {
+                    Some(written) => (written.to_owned(), "value in the result"),
+                    None => (list(&["h2", "http/1.1"]), "default, which the result keeps,"),
+                };
                 if list(&wanted) != offered {
-                    report.differs(
-                        id,
-                        format!("{place}: alpn {value}: alpn of [listener.tls] is for all names, here {offered}"),
-                    );
+                    let says = "\"alpn\" of [listener.tls] applies to all server names";
+                    report.differs(id, format!("{place}: alpn {value}: {says}; its {note} is {offered}"));
                 }
             }
             "no-alpn" => {
                 used = 1;
-                report.differs(id, format!("{place}: no-alpn: alpn of [listener.tls] is for all names"));
+                report.differs(id, format!("{place}: no-alpn: \"alpn\" of [listener.tls] applies to all server names"));
             }
             "ciphers" | "ciphersuites" | "curves" | "ecdhe" => {
                 let key = if option == "ecdhe" { "curves" } else { option };
