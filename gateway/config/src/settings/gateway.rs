@@ -259,10 +259,11 @@ table! {
     /// 429. Behind `trusted_proxies`, the client is the address that the proxies name. Requests of a trusted proxy
     /// that names no client are not counted. 0: no limit.
     max_requests_per_client: Count = Count(0..=1_000_000), default(0);
-    /// How many bytes of memory the process may use (resident). Above this limit, new clients wait in the kernel's
-    /// queue until the process uses less. The gateway also resets the connections that use the most memory, if they use
-    /// 64 KiB or more. 0: the limit is nine tenths of the control group's limit or three quarters of the machine's
-    /// memory, whichever is less. To have no limit, write a size larger than the machine's memory.
+    /// How many bytes of memory the process may use (resident). While the process uses more, a lane that has 64 clients or
+    /// more accepts no new clients: TCP connections wait in the kernel's queue, and QUIC connections are refused. The
+    /// gateway also resets the connections that use the most memory, if they use 64 KiB or more. 0: the limit is nine tenths
+    /// of the control group's limit or three quarters of the machine's memory, whichever is less. To have no limit, write a
+    /// size larger than the machine's memory.
     max_memory: Size = Size(0..=i64::MAX as u64), default(0);
     /// The maximum number of responses per lane that the gateway compresses at the same time (`compression`). It passes further responses on
     /// uncompressed. Each needs up to 3 MiB of memory.

@@ -112,7 +112,13 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("tls-crypt-v2-verify", Undecided("not run; list the clients that may connect in [[tunnel.client]]")),
     ("client-connect", Undecided("not run; clients have settings in [[tunnel.client]]")),
     ("client-disconnect", Missing("not run; see the log and `sealane tunnel status`")),
-    ("client-crresponse", Undecided("challenges are not supported")),
+    (
+        "client-crresponse",
+        Undecided(
+            "not run; with management_client_auth, a program on the management socket gets the answers \
+             (`>CLIENT:CR_RESPONSE`): let such a program ask (client-pending-auth) and decide",
+        ),
+    ),
     ("learn-address", Undecided(SCRIPT)),
     ("up", Undecided(SCRIPT)),
     ("down", Undecided(SCRIPT)),
@@ -245,7 +251,12 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("keying-material-exporter", NotNeeded("plugins are not run")),
     ("x509-track", NotNeeded("plugins are not run")),
     ("tmp-dir", NotNeeded("scripts are not run")),
-    ("explicit-exit-notify", NotNeeded("clients are told (RESTART) when the server stops")),
+    (
+        "explicit-exit-notify",
+        NotNeeded(
+            "clients are told (RESTART) when the server stops, unless systemd stores the tunnel for the next start",
+        ),
+    ),
     ("single-session", NotNeeded("clients connect again automatically")),
     ("tls-exit", Missing("a server continues after a failed handshake")),
     ("tls-timeout", NotNeeded("control packets are sent again after one second, and then more slowly")),

@@ -105,9 +105,9 @@ pub fn page(suites: &[Suite], expected: &Expected) -> String {
         "# Conformance suites\n\n\
          <!-- Written by `cargo xtask conformance` from conformance.json and tests/interop/conformance/expected.toml. -->\n\n\
          `cargo xtask conformance` starts gateways and runs the suites of other projects against them. `--tlsfuzzer FOLDER` names a\n\
-         clone of tlsfuzzer, and `--testssl FOLDER` a clone of testssl.sh; without it, the command leaves this suite out. `tests/interop/conformance/expected.toml` lists the cases\n\
-         that fail, with a reason for each. The command fails if another case fails, if a case fails with another error, and if a\n\
-         listed case passes.\n\n\
+         clone of tlsfuzzer, and `--testssl FOLDER` a clone of testssl.sh; without one of these options, the command leaves out the\n\
+         suite of this option. `tests/interop/conformance/expected.toml` lists the cases that fail, with a reason for each. The\n\
+         command fails if another case fails, if a case fails with another error, and if a listed case passes.\n\n\
          | suite | version | date | cases that pass | cases that fail, with a reason | duration |\n|---|---|---|---|---|---|\n",
     );
     for suite in suites {
