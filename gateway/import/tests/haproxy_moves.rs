@@ -656,6 +656,52 @@ fn what_has_no_counterpart_says_what_to_do_instead() {
     assert!(report.contains("look the value up in the table"), "{report}");
 }
 
+/// A condition on a header in a backend makes a route, whose responses are changed as all others are.
+#[test]
+fn what_changes_all_responses_applies_to_answers_of_a_backend() {
+    let hsts = "http-after-response set-header Strict-Transport-Security max-age=60";
+    let refuse = "http-request return status 415 unless { req.hdr(content-type) -m beg application/grpc }";
+    for (frontend, backend) in [
+        (format!(" {hsts}\n http-after-response set-header X-A 1"), format!(" {refuse}")),
+        (String::new(), format!(" {refuse}\n {hsts}\n http-after-response set-header X-A 1")),
+        (
+            format!(" {hsts}\n http-after-response set-header X-A 1\n use_backend b if {{ req.hdr(x-b) 1 }}"),
+            format!(" {refuse}"),
+        ),
+    ] {
+        let toml = import(&proxies(&frontend, &backend, "")).toml;
+        let (host, routes) = toml.split_once("[[host.route]]").unwrap_or_else(|| panic!("{toml}"));
+        assert!(routes.contains("status = 415"), "{toml}");
+        for change in ["X-A = \"1\"", "hsts = \"max-age=60\""] {
+            let everywhere = || routes.split("[[host.route]]").all(|route| route.contains(change));
+            assert!(host.contains(change) || everywhere(), "{change}: {toml}");
+        }
+    }
+}
+
+#[test]
+fn a_check_of_a_backend_replaces_the_inherited_one() {
+    let inherited = " option httpchk GET /d\n http-check expect status 201";
+    for (own, path, status) in [
+        ("", Some("/d"), Some("201")),
+        (" option httpchk GET /o", Some("/o"), None),
+        (" option httpchk\n http-check send uri /s\n http-check expect rstring up", Some("/s"), None),
+        (" option tcp-check\n tcp-check connect", None, None),
+        (" option tcp-check\n option httpchk GET /o", Some("/o"), None),
+    ] {
+        let toml = import(&format!(
+            "defaults\n mode http\n{inherited}\nfrontend f\n bind :80\n default_backend b\nbackend b\n{own}\n server s 10.0.0.1:80 check\n"
+        ))
+        .toml;
+        let health = toml.split_once("[upstream.health]").unwrap_or_else(|| panic!("{own}: {toml}")).1;
+        for (setting, value) in [("path", path), ("status", status)] {
+            let line = value.map(|value| format!("{setting} = \"{value}\""));
+            let found = lines(health).into_iter().find(|l| l.starts_with(&format!("{setting} = ")));
+            assert_eq!(found, line.as_deref(), "{own}: {toml}");
+        }
+    }
+}
+
 /// The configuration of the second trial, in `docs/measurements/import-trial`: the result can be read, and says where each setting is from.
 #[test]
 fn the_second_trial_has_a_result_that_can_be_read() {

@@ -17,7 +17,7 @@ use crate::difference::{Aspect, Difference};
 use crate::draft::{Behaviour, Draft, Times};
 use crate::translation::Entry;
 use crate::tree::{Place, Scope};
-use beside::is_beside;
+use beside::{is_beside, is_like};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::net::IpAddr;
@@ -98,6 +98,12 @@ impl Case<'_> {
             return self.is(&[Aspect::Status])
                 && self.difference.translation == "404"
                 && matches!(self.difference.original.as_str(), "200" | "301" | "403" | "405");
+        }
+        // Names of which the report gives a sample. The translation refuses some of them.
+        if let (Some((_, sample)), Some(draft)) = (entry.says.split_once("names such as "), self.draft)
+            && is_like(sample, &draft.host)
+        {
+            return !self.is_tls() && (!sample.contains("get 403") || self.status == 403);
         }
         if let Some((_, sample)) = entry.says.split_once("this route does not match ") {
             return self.draft.is_some_and(|d| is_beside(sample, &d.path)) && !self.is_tls();

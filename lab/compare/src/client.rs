@@ -307,6 +307,13 @@ fn head(number: usize, draft: &Draft) -> Vec<u8> {
     for (name, value) in &draft.headers {
         out.push_str(&format!("{name}: {value}\r\n"));
     }
+    let has = |name: &str, part: &str| {
+        draft.headers.iter().any(|(n, v)| n.eq_ignore_ascii_case(name) && v.to_ascii_lowercase().contains(part))
+    };
+    // A handshake without a key is invalid (RFC 6455 §4.1), and HAProxy answers it with 400.
+    if has("upgrade", "websocket") && !has("sec-websocket-key", "") {
+        out.push_str("Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n");
+    }
     if draft.content > 0 || matches!(draft.method.as_str(), "POST" | "PUT" | "PATCH") {
         out.push_str(&format!("Content-Length: {}\r\n", draft.content));
     }

@@ -5,7 +5,7 @@
 mod connections;
 mod routes;
 
-use super::acl::{Acls, Atom, Files, HostClass, HostTexts, Test, Users, classes};
+use super::acl::{Acls, Atom, Files, HostClass, HostTexts, Left, Test, Users, classes};
 use super::binds::{self, Bound, Context, Defaults};
 use super::compression;
 use super::errors;
@@ -583,10 +583,13 @@ fn kept<'c>(
             continue;
         }
         let rule = differing(trace, next).unwrap_or(proxy.section.id);
+        // The rule that selects the server of all of them says most of what the names are for.
+        let selects = trace.fired.iter().find(|f| !f.2 && f.1 == Left::Always && !next.fired.contains(f));
+        let selects = selects.map_or(rule, |f| f.0);
         let mut refused = None;
         if class.is_odd() && trace.may_become(next) {
             report.differs(
-                rule,
+                selects,
                 format!(
                     "Sealane compares whole host names: this rule does not apply to names such as {}",
                     class.sample()
@@ -594,8 +597,6 @@ fn kept<'c>(
             );
             continue;
         } else if !tcp && class.is_unused(whole) && !trace.answers() {
-            // The rule that selects the server says most of what the names are for.
-            let selects = trace.fired.iter().find(|f| !f.2 && !next.fired.contains(f)).map_or(rule, |f| f.0);
             report.differs(
                 selects,
                 format!("Sealane compares whole host names: requests for names such as {} get 403", class.sample()),

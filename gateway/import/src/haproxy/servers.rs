@@ -489,10 +489,31 @@ fn tunnel_timeout(l: &Line, tcp: bool, up: &mut Upstream, report: &mut Report) {
     );
 }
 
+/// The options that select what health checks are.
+const CHECKS: &[&str] = &[
+    "httpchk",
+    "tcp-check",
+    "ssl-hello-chk",
+    "external-check",
+    "ldap-check",
+    "mysql-check",
+    "pgsql-check",
+    "redis-check",
+    "smtpchk",
+    "spop-check",
+];
+
 fn checks(proxy: &Proxy, tcp: bool, health: &mut Settings, report: &mut Report) {
-    let Some(on) = proxy.option("httpchk").filter(|_| !tcp) else { return };
+    // The last option selects the kind of all checks.
+    let kind = proxy.all().filter(|l| l.word(0) == "option" && CHECKS.contains(&l.word(1))).last();
+    let is_kind = |on: &&Line| kind.is_some_and(|l| l.id == on.id);
+    let Some(on) = proxy.option("httpchk").filter(|_| !tcp).filter(is_kind) else { return };
+    // A section with a check of its own inherits neither rules nor the request.
+    let is_rule = |l: &Line| l.word(0) == "http-check" && matches!(l.word(1), "connect" | "send" | "expect");
+    let has_own = proxy.own().any(|l| l.is(&["option", "httpchk"]) || is_rule(l));
+    let is_own = |l: &Line| proxy.own().any(|own| own.id == l.id);
     let mut path = "/".to_owned();
-    let words = on.from(2);
+    let words: &[String] = if has_own && !is_own(on) { &[] } else { on.from(2) };
     match words {
         [] => {}
         [path_] => path = path_.clone(),
@@ -500,7 +521,8 @@ fn checks(proxy: &Proxy, tcp: bool, health: &mut Settings, report: &mut Report) 
     }
     let mut place = on.place.clone();
     report.differs(on.id, "health.path: the request is always GET, and statuses from 200 to 399 are good");
-    for l in proxy.all().filter(|l| l.word(0) == "http-check") {
+    let applies = |l: &&Line| l.word(0) == "http-check" && (!has_own || !is_rule(l) || is_own(l));
+    for l in proxy.all().filter(applies) {
         match l.word(1) {
             "send" => {
                 if let Some(uri) = l.after("uri") {

@@ -478,8 +478,13 @@ impl<'p, 'n> Frontend<'p, 'n> {
     /// Methods, and what a server may answer.
     fn shapes(&self, draft: &Draft, plan: &mut Plan) {
         self.push(plan, draft.clone());
+        // HAProxy removes Upgrade from a request with content before its rules apply; no client sends both.
+        let upgrades = draft.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("upgrade"));
         for method in ["HEAD", "POST", "PUT", "DELETE", "OPTIONS"] {
             let content = if matches!(method, "POST" | "PUT") { 3 } else { 0 };
+            if upgrades && content > 0 {
+                continue;
+            }
             self.push(plan, Draft { method: method.to_owned(), content, ..draft.clone() });
         }
         for behaviour in [Behaviour::Redirect, Behaviour::Error, Behaviour::Missing] {
@@ -491,7 +496,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
         if compresses(self.proxy) || self.all.iter().any(|p| p.section.place == draft.place && compresses(p)) {
             self.push(plan, draft.clone().with("Accept-Encoding", "gzip"));
         }
-        if self.reaches_h2() {
+        if self.reaches_h2() && !upgrades {
             let call = draft.clone().grpc(draft.over);
             self.push(plan, Draft { behaviour: Behaviour::Missing, ..call.clone() });
             self.push(plan, call);

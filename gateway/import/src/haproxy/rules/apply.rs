@@ -177,21 +177,15 @@ pub(in crate::haproxy) fn apply<'l>(
     // Exceptions have the frontend's changes, too, and then those of their own backend.
     let mut exceptions = Vec::new();
     for Exception { only, then: mut other, place } in std::mem::take(&mut out.exceptions) {
-        (other.request, other.response) = (out.request.clone(), out.response.clone());
-        (other.hsts, other.host, other.rewrite) = (out.hsts.clone(), out.host.clone(), out.rewrite.clone());
-        other.template = out.template.clone();
-        (other.after, other.after_hsts, other.rewritten) = (out.after.clone(), out.after_hsts.clone(), out.rewritten);
-        other.rewritten_by.clone_from(&out.rewritten_by);
-        if let (Some(there), Some(own)) = (&mut other.basic_auth, &out.basic_auth) {
-            there.user_header.clone_from(&own.user_header);
-        }
+        other.change_as(&out);
         if other.action.is_none() && other.backend.is_none() {
             other.backend.clone_from(&default);
         }
         let backend = other.backend.as_ref().filter(|_| other.action.is_none());
         if let Some(rules) = backend.and_then(|(name, _)| then.rules(name)) {
             run(rules, Passing::default(), atom, path, report, &mut other);
-            for inner in std::mem::take(&mut other.exceptions) {
+            for mut inner in std::mem::take(&mut other.exceptions) {
+                inner.then.change_as(&other);
                 match only.and(&inner.only) {
                     Both::None => {}
                     Both::These(both) => exceptions.push(Exception { only: both, ..inner }),
@@ -209,11 +203,15 @@ pub(in crate::haproxy) fn apply<'l>(
         }
         exceptions.push(Exception { only, then: other, place });
     }
+    let of_frontend = exceptions.len();
     out.exceptions = exceptions;
     if let (None, Some((name, _))) = (&out.action, &out.backend)
         && let Some(rules) = then.rules(name)
     {
         run(rules, Passing::default(), atom, path, report, &mut out);
+        let mut exceptions = std::mem::take(&mut out.exceptions);
+        exceptions.iter_mut().skip(of_frontend).for_each(|of_backend| of_backend.then.change_as(&out));
+        out.exceptions = exceptions;
     }
     out
 }
@@ -224,6 +222,18 @@ impl Outcome {
         match name.eq_ignore_ascii_case("host") {
             true => self.host.as_ref().map(|(_, place)| place),
             false => self.request.changed_by(name),
+        }
+    }
+
+    /// Takes the changes of all requests and responses: they apply where a condition divides the requests, too.
+    fn change_as(&mut self, all: &Self) {
+        (self.request, self.response) = (all.request.clone(), all.response.clone());
+        (self.hsts, self.host, self.rewrite) = (all.hsts.clone(), all.host.clone(), all.rewrite.clone());
+        self.template = all.template.clone();
+        (self.after, self.after_hsts, self.rewritten) = (all.after.clone(), all.after_hsts.clone(), all.rewritten);
+        self.rewritten_by.clone_from(&all.rewritten_by);
+        if let (Some(own), Some(of_all)) = (&mut self.basic_auth, &all.basic_auth) {
+            own.user_header.clone_from(&of_all.user_header);
         }
     }
 
