@@ -653,3 +653,24 @@ fn proxies_that_send_proxy_headers_name_the_client_in_no_other_way() {
     undecided("nginx", &http(&format!("{without} {other}")));
     undecided("nginx", &http(&format!("{other} {without}")));
 }
+
+/// `off` counts more than a number of tries around it, and other locations keep theirs.
+#[test]
+fn a_location_that_sends_no_request_again_has_an_upstream_of_its_own() {
+    for (pass, directive) in [("proxy_pass http://shop", "proxy"), ("grpc_pass grpc://shop", "grpc")] {
+        let text = format!(
+            "events{{}} http {{ upstream shop {{ server 10.0.0.1; server 10.0.0.2; }} \
+             {directive}_next_upstream error timeout http_502; {directive}_next_upstream_tries 2; \
+             server {{ listen 80; server_name a.example; location / {{ {pass}; }} \
+             location /checkout/ {{ {directive}_next_upstream off; {pass}; }} }} }}"
+        );
+        let Imported { toml, report, .. } = import("nginx", &text);
+        assert_eq!(report.undecided(), Vec::<String>::new());
+        for (name, tries) in [("shop", 2), ("shop-2", 1)] {
+            let (_, table) = toml.split_once(&format!("name = \"{name}\"")).unwrap_or_else(|| panic!("{name}: {toml}"));
+            let table = table.split("[[").next().unwrap_or_default();
+            assert!(table.contains(&format!("tries = {tries}  #")), "{name}: {toml}");
+        }
+        assert!(report.to_text(true).contains("_next_upstream off: tries = 1"), "{}", report.to_text(true));
+    }
+}
