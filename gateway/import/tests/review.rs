@@ -607,3 +607,70 @@ fn finding_15_hostile_files_take_bounded_work() {
     undecided("nginx", &text);
     println!("{:?}", begun.elapsed());
 }
+
+/// With `real_ip_header proxy_protocol`, NGINX reads no header of requests, and nothing at an address without the PROXY protocol.
+#[test]
+fn proxies_that_send_proxy_headers_name_the_client_in_no_other_way() {
+    let networks = "set_real_ip_from 127.0.0.1; set_real_ip_from 10.40.0.0/24;";
+    let server = |listen: &str, header: &str| {
+        format!("server {{ listen {listen}; server_name a.example; {networks} {header} {PASS} }}")
+    };
+    let http = |servers: &str| format!("events{{}} http {{ {servers} }}");
+    let protocol = "real_ip_header proxy_protocol;";
+    let trusted = "trusted_proxies = [\"127.0.0.1\", \"10.40.0.0/24\"]";
+    let with = server("8443 proxy_protocol", protocol);
+    says("nginx", &http(&with), &[trusted, "proxy_protocol = true", "trust_forwarded = false"]);
+    let without = server("80", protocol);
+    let alone = import("nginx", &http(&without));
+    assert_eq!(alone.report.undecided(), Vec::<String>::new());
+    assert!(!alone.toml.contains("trust"), "{}", alone.toml);
+    let unused = "real_ip_header proxy_protocol: not used: the address has no PROXY protocol";
+    assert!(alone.report.to_text(true).contains(unused), "{}", alone.report.to_text(true));
+    // Both, with one directive for all servers: the report does not say that it is not used.
+    for servers in [["80", "8443 proxy_protocol"], ["8443 proxy_protocol", "80"]] {
+        let servers: String =
+            servers.iter().map(|l| format!("server {{ listen {l}; server_name a.example; {PASS} }}")).collect();
+        let both = import("nginx", &http(&format!("{networks} {protocol} {servers}")));
+        assert_eq!(both.report.undecided(), Vec::<String>::new());
+        assert_eq!(both.toml.matches("trusted_proxies").count(), 1, "{}", both.toml);
+        assert_eq!(both.toml.matches("trust_forwarded = false").count(), 1, "{}", both.toml);
+        let report = both.report.to_text(true);
+        assert!(report.contains("real_ip_header proxy_protocol: proxy_protocol and trust_forwarded"), "{report}");
+        assert!(!report.contains("not used"), "{report}");
+    }
+    // A header that Sealane does not read, or not at this address.
+    for (listen, header) in [
+        ("80", "real_ip_header X-Real-IP;"),
+        ("80", "real_ip_header Forwarded;"),
+        ("80", ""),
+        ("8443 proxy_protocol", "real_ip_header X-Real-IP;"),
+        ("8443 proxy_protocol", "real_ip_header X-Forwarded-For;"),
+    ] {
+        undecided("nginx", &http(&server(listen, header)));
+    }
+    // A listener trusts the same for all of its hosts.
+    let other = server("80", "real_ip_header X-Forwarded-For;").replace("a.example", "b.example");
+    undecided("nginx", &http(&format!("{without} {other}")));
+    undecided("nginx", &http(&format!("{other} {without}")));
+}
+
+/// `off` counts more than a number of tries around it, and other locations keep theirs.
+#[test]
+fn a_location_that_sends_no_request_again_has_an_upstream_of_its_own() {
+    for (pass, directive) in [("proxy_pass http://shop", "proxy"), ("grpc_pass grpc://shop", "grpc")] {
+        let text = format!(
+            "events{{}} http {{ upstream shop {{ server 10.0.0.1; server 10.0.0.2; }} \
+             {directive}_next_upstream error timeout http_502; {directive}_next_upstream_tries 2; \
+             server {{ listen 80; server_name a.example; location / {{ {pass}; }} \
+             location /checkout/ {{ {directive}_next_upstream off; {pass}; }} }} }}"
+        );
+        let Imported { toml, report, .. } = import("nginx", &text);
+        assert_eq!(report.undecided(), Vec::<String>::new());
+        for (name, tries) in [("shop", 2), ("shop-2", 1)] {
+            let (_, table) = toml.split_once(&format!("name = \"{name}\"")).unwrap_or_else(|| panic!("{name}: {toml}"));
+            let table = table.split("[[").next().unwrap_or_default();
+            assert!(table.contains(&format!("tries = {tries}  #")), "{name}: {toml}");
+        }
+        assert!(report.to_text(true).contains("_next_upstream off: tries = 1"), "{}", report.to_text(true));
+    }
+}

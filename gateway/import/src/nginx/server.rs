@@ -40,7 +40,9 @@ pub(super) fn hosts<'d>(
 ) {
     let server = servers[index];
     let scope = http.within(server.inner());
-    import.trusts = scope.all(&["set_real_ip_from"]).iter().any(|d| d.word(1).is_some_and(is_block));
+    // A PROXY header names the client, but nothing else of a request.
+    import.trusts = scope.all(&["set_real_ip_from"]).iter().any(|d| d.word(1).is_some_and(is_block))
+        && scope.value("real_ip_header").is_none_or(|(_, header)| header != "proxy_protocol");
     let mut groups: Vec<Group<'d>> = Vec::new();
     let mut ports: Vec<u16> = Vec::new();
     let own_name = names::words(server).next().and_then(|(_, w)| names::exact(w));
@@ -172,20 +174,14 @@ fn steps<'d>(
                     import.same(d, "rewrite, with the upstream of the location of the new path");
                     Some(Step { d, when, then: Then::Search(new) })
                 }
-                None => {
-                    import.decide(d, actions::NO_SEARCH);
-                    None
-                }
+                None => actions::undecided(import, d, false),
             },
             "rewrite" => match actions::redirect(d, name) {
                 Some((when, action)) => {
                     import.same(d, "redirect");
                     Some(Step { d, when, then: Then::Answer(action) })
                 }
-                None => {
-                    import.decide(d, actions::NO_SEARCH);
-                    None
-                }
+                None => actions::undecided(import, d, false),
             },
             "if" => match maps::redirects(import, d, name) {
                 Some(redirects) => {
@@ -266,10 +262,16 @@ fn quic(import: &mut Import, scopes: &[Scope], l: &mut Listener) {
     }
 }
 
+/// What is said of `real_ip_header proxy_protocol` and its addresses where no address has the PROXY protocol.
+const NO_PROXY_HEADER: &str = "not used: the address has no PROXY protocol";
+
 /// `set_real_ip_from`, `real_ip_header` and `proxy_protocol`.
 fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l: &mut Listener) {
     let mut blocks: Vec<String> = Vec::new();
     let mut origin = None;
+    let first = scopes.first().and_then(|s| s.last("real_ip_header"));
+    // NGINX then reads no header of requests, and nothing at all without the PROXY protocol.
+    let only_protocol = first.filter(|d| d.word(1) == Some("proxy_protocol"));
     for (at, scope) in scopes.iter().enumerate() {
         let from = scope.all(&["set_real_ip_from"]);
         let own: Vec<String> =
@@ -284,6 +286,18 @@ fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l
                 );
             }
         }
+        let header = scope.last("real_ip_header");
+        let says = |d: Option<&Directive>| d.and_then(|d| d.word(1)).map(str::to_ascii_lowercase);
+        if !from.is_empty() && says(header) != says(first) {
+            for d in header.into_iter().chain(first) {
+                import.decide(
+                    d,
+                    "the servers of one address differ in real_ip_header, but a listener trusts one header: write \
+                     trusted_proxies, client_address_header and trust_forwarded of this listener",
+                );
+            }
+        }
+        let is_unused = !socket.proxy_protocol && says(header).as_deref() == Some("proxy_protocol");
         for d in &from {
             match d.word(1) {
                 Some("unix:") => import.same(
@@ -291,7 +305,9 @@ fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l
                     "the import translates no listeners at Unix sockets: if you write one, add \"unix\" to its \
                      trusted_proxies",
                 ),
-                Some(block) if is_block(block) => import.same(d, "trusted_proxies"),
+                Some(block) if is_block(block) && is_unused => import.same(d, NO_PROXY_HEADER),
+                // Another address may have no PROXY protocol.
+                Some(block) if is_block(block) => import.report.same_because(d.id, "trusted_proxies"),
                 _ => import
                     .decide(d, "is not an address or a block of addresses: write the addresses in trusted_proxies"),
             }
@@ -304,9 +320,17 @@ fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l
             continue;
         }
         match scope.value("real_ip_header") {
+            Some((d, v)) if v.eq_ignore_ascii_case("x-forwarded-for") && socket.proxy_protocol => import.decide(
+                d,
+                "NGINX takes the client from X-Forwarded-For of the load balancers. Sealane takes it from their PROXY \
+                 headers, and reads X-Forwarded-For only if a PROXY header names an address in trusted_proxies: add the \
+                 addresses of the proxies in front of the load balancers to trusted_proxies",
+            ),
             Some((d, v)) if v.eq_ignore_ascii_case("x-forwarded-for") => import.same(d, "X-Forwarded-For"),
-            Some((d, "proxy_protocol")) if socket.proxy_protocol => import.same(d, "proxy_protocol"),
-            Some((d, "proxy_protocol")) => import.same(d, "not used: this address has no PROXY protocol"),
+            Some((d, "proxy_protocol")) if socket.proxy_protocol => import
+                .report
+                .same_because(d.id, "proxy_protocol and trust_forwarded = false: no header of a request names the client"),
+            Some((d, "proxy_protocol")) => import.same(d, NO_PROXY_HEADER),
             Some((d, _)) => import.decide(
                 d,
                 "Sealane does not read this header: let the trusted proxies name the client in X-Forwarded-For, \
@@ -325,15 +349,24 @@ fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l
         if let Some((d, value)) = scope.value("real_ip_recursive") {
             match value {
                 "on" => import.same(d, "always in effect"),
+                _ if says(header).as_deref() == Some("proxy_protocol") => {
+                    import.same(d, "a PROXY header names one address");
+                }
                 _ => import.differs(d, "the last address that is not a trusted proxy counts, as with \"on\""),
             }
         }
+    }
+    if only_protocol.is_some() && !socket.proxy_protocol {
+        return;
     }
     let good: Vec<String> = blocks.into_iter().filter(|b| is_block(b)).map(|b| masked(&b)).collect();
     if let Some(place) = origin.filter(|_| !good.is_empty()) {
         l.settings.set("trusted_proxies", list(&good), &place);
         if socket.proxy_protocol {
             l.settings.set("proxy_protocol", "true", &socket.origin);
+        }
+        if let Some(d) = only_protocol {
+            l.settings.set("trust_forwarded", "false", &d.place);
         }
     } else if socket.proxy_protocol {
         l.settings.set("proxy_protocol", "true", &socket.origin);

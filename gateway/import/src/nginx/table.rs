@@ -458,7 +458,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
         Undecided("Sealane has no web application firewall: keep one between Sealane and the server"),
     ),
     ("set_real_ip_from", Translated("`trusted_proxies`")),
-    ("real_ip_header", Translated("`client_address_header`, `proxy_protocol`")),
+    ("real_ip_header", Translated("`trusted_proxies`, `proxy_protocol`, `trust_forwarded`")),
     ("real_ip_recursive", Translated("Sealane always does this")),
     // TLS.
     ("ssl", Translated("`[listener.tls]`")),

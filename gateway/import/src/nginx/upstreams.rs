@@ -291,9 +291,11 @@ fn http_settings<'d>(import: &mut Import<'d>, scope: &Scope<'d>, protocol: Proto
             _ => import.same(d, "the default"),
         }
     }
-    if let Some(d) = scope.last(&format!("{prefix}_next_upstream")) {
+    let next = scope.last(&format!("{prefix}_next_upstream"));
+    let is_off = next.is_some_and(|d| d.arguments().contains(&"off"));
+    if let Some(d) = next {
         match d.arguments().as_slice() {
-            ["off"] => {
+            _ if is_off => {
                 up.settings.set("tries", "1", &d.place);
                 import.same(d, "tries = 1");
             }
@@ -305,6 +307,8 @@ fn http_settings<'d>(import: &mut Import<'d>, scope: &Scope<'d>, protocol: Proto
     }
     if let Some((d, value)) = scope.value(&format!("{prefix}_next_upstream_tries")) {
         match value.parse::<u32>() {
+            // One try, whatever the number says.
+            _ if is_off => import.same(d, format!("not used with {prefix}_next_upstream off")),
             Ok(0) => import.differs(d, "a request is tried three times at most (tries)"),
             Ok(n @ 1..=16) => {
                 up.settings.set("tries", n.to_string(), &d.place);

@@ -260,7 +260,8 @@ impl Writer<'_> {
     }
 
     fn node(&mut self, node: &Node, depth: usize) -> anyhow::Result<()> {
-        let Some(words) = self.words(node)? else { return Ok(()) };
+        let Some(mut words) = self.words(node)? else { return Ok(()) };
+        with_empty_value(&mut words);
         let words: Vec<String> = words.iter().map(|w| quoted(w)).collect();
         let indent = "  ".repeat(depth);
         match &node.block {
@@ -345,6 +346,19 @@ impl Writer<'_> {
             }
             _ => Ok(Some(node.words.clone())),
         }
+    }
+}
+
+/// Operators in the condition of an `if`.
+const OPERATORS: &[&str] = &["=", "!=", "~", "!~", "~*", "!~*"];
+
+/// The words of `if ($a = "")` end with `""` and `)` in NGINX, and with `)` alone in the parsed original.
+fn with_empty_value(words: &mut Vec<String>) {
+    let operator = if words.get(1).is_some_and(|w| w == "(") { 3 } else { 2 };
+    let compares = words.get(operator).is_some_and(|w| OPERATORS.contains(&w.as_str()));
+    let ends = words.len() == operator + 2 && words.last().is_some_and(|w| w == ")");
+    if words.first().is_some_and(|w| w == "if") && compares && ends {
+        words.insert(operator + 1, String::new());
     }
 }
 
@@ -448,6 +462,35 @@ mod tests {
             assert!(out.text.contains(line), "{}", out.text);
         }
         assert!(!out.text.contains("a.map"), "{}", out.text);
+    }
+
+    #[test]
+    fn a_condition_keeps_its_empty_value() {
+        let folder = tempfile::tempdir().unwrap();
+        let node = |words: &[&str], block| Node {
+            place: Place { file: "n".into(), line: 1 },
+            words: words.iter().map(|w| (*w).to_owned()).collect(),
+            block,
+            from: None,
+        };
+        // As the import's parser reads them: `if ($a = "")`, `if ( $a != '')`, `if ($a = b )`, `if ( $a )`, `if ($a = "" )`, `~`.
+        let conditions: [(&[&str], &str); 6] = [
+            (&["if", "($a", "=", ")"], r#""if" "($a" "=" "" ")" {"#),
+            (&["if", "(", "$a", "!=", ")"], r#""if" "(" "$a" "!=" "" ")" {"#),
+            (&["if", "($a", "=", "b", ")"], r#""if" "($a" "=" "b" ")" {"#),
+            (&["if", "(", "$a", ")"], r#""if" "(" "$a" ")" {"#),
+            (&["if", "($a", "=", "", ")"], r#""if" "($a" "=" "" ")" {"#),
+            (&["if", "($a", "~", "^x;{2} \"y)"], r#""if" "($a" "~" "^x;{2} \"y)" {"#),
+        ];
+        let set = || Some(vec![node(&["set", "$b", ""], None)]);
+        let tree: Vec<Node> = conditions.iter().map(|(words, _)| node(words, set())).collect();
+        let mut files = Files::new(&folder.path().join("files")).unwrap();
+        let paths = Paths { base: Path::new("/etc/nginx"), folder: folder.path(), sockets: &BTreeMap::new() };
+        let out = runnable(&tree, &paths, &mut files, &Abilities::default(), &BTreeSet::new()).unwrap();
+        for (_, wanted) in conditions {
+            assert!(out.text.contains(wanted), "{wanted}: {}", out.text);
+        }
+        assert_eq!(out.text.matches(r#""set" "$b" "";"#).count(), 6, "{}", out.text);
     }
 
     #[test]
