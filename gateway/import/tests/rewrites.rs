@@ -258,3 +258,35 @@ fn what_a_redirect_keeps_of_the_path_is_what_its_pattern_captures() {
     says(&text, &["path = \"/old/\"", "redirect = { to = \"https://n.example{rest}\", status = 301 }"]);
     says(&text, &["path = \"/old/deep/\"", "redirect = { to = \"https://m.example/deep{rest}\", status = 301 }"]);
 }
+
+/// Until somebody decides, nobody answers these requests; and the report does not say so where it is not true.
+#[test]
+fn requests_of_an_undecided_rewrite_get_501() {
+    let not_translated = "respond = { status = 501, body = \"This part of the site has not been translated.\\n\" }";
+    let rewrite = "rewrite ^/get/([0-9]+)/(.+)$ /download?doc=$1&name=$2 break;";
+    for text in [
+        format!("{PASS} location /get/ {{ allow 192.0.2.0/24; deny all; {rewrite} proxy_pass http://10.0.0.2; }}"),
+        format!("{PASS} location /get/ {{ proxy_pass http://10.0.0.2; }} {rewrite}"),
+        format!("{PASS} location /get/ {{ {rewrite} proxy_pass http://10.0.0.2; }}").replace(" break;", " last;"),
+    ] {
+        let Imported { toml, report, .. } = import(&site(&text));
+        let said = report.undecided().join("\n");
+        assert!(report.undecided().len() == 1 && said.contains("rewrite ^/get/"), "{said}\n{toml}");
+        let lines: Vec<&str> = toml.lines().map(|l| l.split("  # ").next().unwrap_or("")).collect();
+        let at = lines.iter().position(|l| l.starts_with("path_regex = '^/get/([0-9]+)/(.+)"));
+        assert_eq!(at.and_then(|at| lines.get(at + 1).copied()), Some(not_translated), "{toml}");
+        // Other requests get to the location, with what checks them.
+        assert!(toml.contains("upstream = \"10.0.0.2\""), "{toml}");
+        assert_eq!(text.contains("allow"), toml.contains("allow = [\"192.0.2.0/24\"]"), "{toml}");
+        assert!(report.to_text(true).contains("Until then, these requests get 501"), "{}", report.to_text(true));
+    }
+    // Which requests an `if` is for is not known.
+    for condition in ["$moved", "$invalid_referer"] {
+        let text = site(&format!("if ({condition}) {{ return 301 $moved; }} {PASS}"));
+        let Imported { toml, report, .. } = import(&text);
+        let said = report.to_text(true);
+        assert!(said.contains("only \"undecided\" stops the gateway: the routes ignore this directive"), "{said}");
+        assert!(said.contains("not translated: return 301 $moved: see the condition"), "{said}");
+        assert!(!said.contains("501") && !toml.contains("501"), "{said}\n{toml}");
+    }
+}

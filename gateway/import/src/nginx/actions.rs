@@ -247,8 +247,30 @@ fn named(d: &Directive) -> String {
 }
 
 /// Why a `rewrite` is undecided.
-pub(super) const NO_SEARCH: &str = "this rewrite cannot be translated. Sealane replaces a path by a constant, or with the groups of one \
+const NO_SEARCH: &str = "this rewrite cannot be translated. Sealane replaces a path by a constant, or with the groups of one \
      expression: write a route with path_regex and rewrite, or let the server rewrite the path";
+
+/// The step of a `rewrite` that is undecided: its requests get 501, so that no other route takes them meanwhile. `None`: no route selects
+/// just these requests. `single`: routes of this location have an expression already.
+pub(super) fn undecided<'d>(import: &mut Import<'d>, d: &'d Directive, single: bool) -> Option<Step<'d>> {
+    let when = undecided_paths(d).filter(|when| !single || !matches!(when, When::Expression(_)));
+    let meanwhile = if when.is_some() { "Until then, these requests get 501" } else { MEANWHILE };
+    import.decide(d, format!("{NO_SEARCH}. {meanwhile}"));
+    Some(Step { d, when: when?, then: Then::Answer(Action::untranslated()) })
+}
+
+/// The paths that a `rewrite` is for, where these are not all paths.
+fn undecided_paths(d: &Directive) -> Option<When> {
+    let pattern = d.word(1)?;
+    match paths_of(pattern) {
+        Some(When::Always) => None,
+        Some(When::Paths(tests)) if tests.iter().all(PathTest::is_route) => Some(When::Paths(tests)),
+        _ => Expression::of(pattern, false).filter(|e| !e.is_of_percent).map(When::Expression),
+    }
+}
+
+/// What is said of an undecided directive for which the result has nothing.
+const MEANWHILE: &str = "Until you decide, only \"undecided\" stops the gateway: the routes ignore this directive";
 
 /// Why a `rewrite` is undecided whose new paths may get to several locations: with the route that gets to the first of them.
 /// `checks`: what protects these locations.
@@ -383,6 +405,14 @@ pub(super) fn if_step<'d>(
     asked: Option<&Asked>,
 ) -> Option<Step<'d>> {
     let condition = maps::condition(import, d).unwrap_or_else(|| condition(d));
+    // Nobody knows which requests the block would answer.
+    let is_known = condition != Condition::Unknown || geo::clients(import, d).is_some();
+    let decides =
+        |d: &Directive| !matches!(d.name(), "set" | "access_log" | "log_not_found" | "rewrite_log" | "add_header");
+    if !is_known && d.inner().iter().any(decides) {
+        unknown_if(import, d);
+        return None;
+    }
     let action = match body(import, d, name) {
         Body::Answer(action) => action,
         Body::Nothing => {
@@ -501,20 +531,18 @@ pub(super) const COOKIES_DIFFER: &str = "cookies: the name of the cookie is in l
 
 fn unknown_if<'d>(import: &mut Import<'d>, d: &'d Directive) {
     let looks = ["(?!", "(?=", "(?<!", "(?<="].iter().any(|look| d.arguments().iter().any(|a| a.contains(look)));
-    import.decide(
-        d,
-        match looks {
-            true => {
-                "Sealane's expressions have no look-ahead and no look-behind. Write two routes: first a route for \
-                 the header values that the expression excludes, then a route for all other values; or let the \
-                 server decide"
-            }
-            false => {
-                "this condition, or a directive in its block, cannot be translated: let the server decide. Sealane \
-                 can compare hosts, ports, methods, headers and cookies, and can refuse addresses"
-            }
-        },
-    );
+    let says = match looks {
+        true => {
+            "Sealane's expressions have no look-ahead and no look-behind. Write two routes: first a route for \
+             the header values that the expression excludes, then a route for all other values; or let the \
+             server decide"
+        }
+        false => {
+            "this condition, or a directive in its block, cannot be translated: let the server decide. Sealane \
+             can compare hosts, ports, methods, headers and cookies, and can refuse addresses"
+        }
+    };
+    import.decide(d, format!("{says}. {MEANWHILE}"));
     for inner in d.inner() {
         import.whole(inner, crate::Outcome::NotTranslated, "see the condition");
     }

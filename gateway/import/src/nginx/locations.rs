@@ -297,7 +297,7 @@ fn steps<'d>(
                             break;
                         }
                     }
-                    None => import.decide(d, actions::NO_SEARCH),
+                    None => out.extend(actions::undecided(import, d, single)),
                 }
             }
             "rewrite" => match actions::redirect(d, name) {
@@ -318,7 +318,7 @@ fn steps<'d>(
                         out.push(Step { d, when, then: Then::Rewrite });
                         rewritten = true;
                     }
-                    None => import.decide(d, actions::NO_SEARCH),
+                    None => out.extend(actions::undecided(import, d, single)),
                 },
             },
             "if" => match maps::redirects(import, d, name) {

@@ -174,20 +174,14 @@ fn steps<'d>(
                     import.same(d, "rewrite, with the upstream of the location of the new path");
                     Some(Step { d, when, then: Then::Search(new) })
                 }
-                None => {
-                    import.decide(d, actions::NO_SEARCH);
-                    None
-                }
+                None => actions::undecided(import, d, false),
             },
             "rewrite" => match actions::redirect(d, name) {
                 Some((when, action)) => {
                     import.same(d, "redirect");
                     Some(Step { d, when, then: Then::Answer(action) })
                 }
-                None => {
-                    import.decide(d, actions::NO_SEARCH);
-                    None
-                }
+                None => actions::undecided(import, d, false),
             },
             "if" => match maps::redirects(import, d, name) {
                 Some(redirects) => {

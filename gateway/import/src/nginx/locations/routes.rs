@@ -284,8 +284,12 @@ fn of_branch<'d>(
     match decision.end {
         End::Never => {}
         End::Answer => {
-            if let Some((Some(i), _)) = decision.steps.last() {
-                access::moot(import, &site.locations[*i].scope, "not used: \"return\" answers these requests first");
+            if let Some(&(Some(i), at)) = decision.steps.last() {
+                let step = site.step((Some(i), at));
+                // The other requests of a location with an undecided `rewrite` are checked.
+                if step.d.name() != "rewrite" || step.then != Then::Answer(Action::untranslated()) {
+                    access::moot(import, &site.locations[i].scope, "not used: \"return\" answers these requests first");
+                }
             }
             // Nobody knows yet where it leads: no other route may take these requests meanwhile.
             if rewritten.is_some() {
