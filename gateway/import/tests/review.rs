@@ -674,3 +674,16 @@ fn a_location_that_sends_no_request_again_has_an_upstream_of_its_own() {
         assert!(report.to_text(true).contains("_next_upstream off: tries = 1"), "{}", report.to_text(true));
     }
 }
+
+#[test]
+fn authorities_of_clients_are_different_because_of_old_certificates() {
+    let tls = "listen 443 ssl; ssl_certificate /tmp/c.pem; ssl_certificate_key /tmp/k.pem; ssl_verify_client on; \
+               ssl_client_certificate /tmp/c.pem;";
+    let text = format!("events{{}} http {{ server {{ server_name a.example; {tls} {PASS} }} }}");
+    says("nginx", &text, &["mode = \"require\"", "ca = \"/tmp/c.pem\""]);
+    let report = import("nginx", &text).report.to_text(false);
+    assert!(
+        report.contains("different: ssl_client_certificate /tmp/c.pem: client_auth.ca: Sealane refuses"),
+        "{report}"
+    );
+}

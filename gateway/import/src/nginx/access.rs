@@ -5,6 +5,7 @@ use super::http::{everywhere, in_effect};
 use super::locations::Site;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
+use super::table::REFERERS;
 use crate::addresses::{Access, AddressSet, Clients, Unsayable};
 use crate::output::{BasicAuth, ForwardAuth, Settings, quoted};
 use crate::report::Place;
@@ -15,7 +16,7 @@ pub(super) const GUARDS: &[(&str, &str)] = &[
     ("auth_request", "write forward_auth, which asks a server for permission"),
     ("auth_jwt", "Sealane checks no tokens; let the server check them"),
     ("secure_link", "Sealane checks no signed links; let the server check them"),
-    ("valid_referers", "Sealane compares no referers; let the server do it"),
+    ("valid_referers", REFERERS),
     ("access_by_lua", "Lua is not run; let the server check"),
     ("access_by_lua_block", "Lua is not run; let the server check"),
     ("access_by_lua_file", "Lua is not run; let the server check"),
@@ -404,7 +405,8 @@ fn exempting(import: &mut Import, variable: &str) -> bool {
     if !all || !entries().any(|e| is_address(&value(e))) || entries().count() != map.inner().len() {
         return false;
     }
-    let says = "the limit applies to all clients, also to clients that are exempt in NGINX";
+    let says = "the limit applies to all clients, also to clients that are exempt in NGINX: write their addresses in exempt of the \
+                [[rate_limit]] or [[concurrency_limit]]";
     import.differs(map, says);
     let source = map.word(1).and_then(|w| w.strip_prefix('$')).unwrap_or("");
     if let Some(geo) = import.geos.get(source).copied() {

@@ -1,7 +1,7 @@
 //! What a server or location does: `return`, `rewrite`, `if`, `proxy_pass`, `try_files`.
 
 use super::chosen;
-use super::conditions::{Condition, condition};
+use super::conditions::{Condition, condition, parts};
 use super::geo;
 use super::headers::{self, Changes};
 use super::locations::{Location, NewPath, Site, Step, Then, When};
@@ -241,7 +241,7 @@ pub(super) fn unreached<'d>(import: &mut Import<'d>, block: &'d [Directive], las
 }
 
 /// A directive with its place: `return (site.conf:12)`.
-fn named(d: &Directive) -> String {
+pub(super) fn named(d: &Directive) -> String {
     let file = d.place.file.rsplit('/').next().unwrap_or_default();
     format!("{} ({file}:{})", d.name(), d.place.line)
 }
@@ -255,7 +255,14 @@ const NO_SEARCH: &str = "this rewrite cannot be translated. Sealane replaces a p
 pub(super) fn undecided<'d>(import: &mut Import<'d>, d: &'d Directive, single: bool) -> Option<Step<'d>> {
     let when = undecided_paths(d).filter(|when| !single || !matches!(when, When::Expression(_)));
     let meanwhile = if when.is_some() { "Until then, these requests get 501" } else { MEANWHILE };
-    import.decide(d, format!("{NO_SEARCH}. {meanwhile}"));
+    let query = match d.word(2).is_some_and(|w| w.contains('?')) {
+        true => {
+            ". A rewritten path has no query of its own; only a redirect can write one: path_regex and redirect = { to = \
+             \"{scheme}://{host}/path?name={1}\", status = 302 }, if clients may see the new URL"
+        }
+        false => "",
+    };
+    import.decide(d, format!("{NO_SEARCH}{query}. {meanwhile}"));
     Some(Step { d, when: when?, then: Then::Answer(Action::untranslated()) })
 }
 
@@ -407,9 +414,8 @@ pub(super) fn if_step<'d>(
     let condition = maps::condition(import, d).unwrap_or_else(|| condition(d));
     // Nobody knows which requests the block would answer.
     let is_known = condition != Condition::Unknown || geo::clients(import, d).is_some();
-    let decides = |d: &Directive| {
-        !matches!(d.name(), "set" | "access_log" | "log_not_found" | "rewrite_log" | "add_header")
-    };
+    let decides =
+        |d: &Directive| !matches!(d.name(), "set" | "access_log" | "log_not_found" | "rewrite_log" | "add_header");
     if !is_known && d.inner().iter().any(decides) {
         unknown_if(import, d);
         return None;
@@ -543,7 +549,20 @@ fn unknown_if<'d>(import: &mut Import<'d>, d: &'d Directive) {
              can compare hosts, ports, methods, headers and cookies, and can refuse addresses"
         }
     };
-    import.decide(d, format!("{says}. {MEANWHILE}"));
+    let map = parts(d).and_then(|p| import.maps.get(p.variable.as_str()).copied());
+    let of_path = |map: &&Directive| {
+        let source = map.word(1).unwrap_or_default().replace(['{', '}'], "");
+        matches!(source.as_str(), "$uri" | "$document_uri" | "$request_uri")
+    };
+    let table = match map.filter(of_path) {
+        Some(map) => {
+            import.missing(map, format!("see {}", named(d)));
+            ". If the map has the targets of redirects, write a route with redirects = { paths = { \"/old\" = \"/new\" }, \
+             status = 301 }, and a route with path_regex and redirect for each expression"
+        }
+        None => "",
+    };
+    import.decide(d, format!("{says}{table}. {MEANWHILE}"));
     for inner in d.inner() {
         import.whole(inner, crate::Outcome::NotTranslated, "see the condition");
     }

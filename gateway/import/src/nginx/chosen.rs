@@ -191,10 +191,23 @@ fn by_map<'d>(
 ) {
     let default = map.inner().iter().find(|e| e.name() == "default").and_then(|e| e.word(1));
     let Some(default) = default.filter(|v| !has_variables(v)) else {
-        return import.missing(
-            d,
-            "a variable selects the server: select it by routes with \"headers\". Until then, requests get 501",
-        );
+        let of_split = default.and_then(|v| v.strip_prefix('$')).map(|v| v.trim_matches(['{', '}']));
+        let is_split = of_split.is_some_and(|v| import.splits.contains_key(v));
+        let name = map.word(1).and_then(|w| of_variable(w.replace(['{', '}'], "").strip_prefix('$')?));
+        let advice = match name.filter(|_| is_split) {
+            Some(name) => {
+                let (key, name) = match name.strip_prefix(COOKIE) {
+                    Some(cookie) => ("cookie", cookie),
+                    None => ("header", name.as_str()),
+                };
+                format!(
+                    "write split in the route: {key} = \"{name}\", and groups whose names are the values of the map, with their \
+                     upstreams and weights. With cookie, the gateway also sets the cookie"
+                )
+            }
+            None => "select it by routes with \"headers\"".to_owned(),
+        };
+        return import.missing(d, format!("a variable selects the server: {advice}. Until then, requests get 501"));
     };
     let Some(group) = upstream(import, scope, d, to, default, changes) else { return };
     import.same(d, format!("upstream \"{group}\", or the upstream from the map"));

@@ -78,7 +78,10 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
     let used = import.report.places();
     let mut passes = Vec::new();
     http::everywhere(&tree, &["fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass"], &mut passes);
-    rest(&mut import, &tree, &Known { used, protocols: passes.iter().map(|d| d.name()).collect() });
+    let protocols = passes.iter().map(|d| d.name()).collect();
+    let mut users = BTreeMap::new();
+    find_users(&tree, None, &mut users);
+    rest(&mut import, &tree, &Known { used, protocols, users });
     let Import { out, report, .. } = import;
     Ok(finish(out, report, path))
 }
@@ -144,9 +147,46 @@ struct Known<'d> {
     used: BTreeSet<Place>,
     /// Those of `fastcgi_pass` and its like that are used.
     protocols: BTreeSet<&'d str>,
+    /// For each variable, the first directive that uses it.
+    users: BTreeMap<&'d str, &'d Directive>,
 }
 
-impl Known<'_> {
+/// The variable that a directive makes.
+fn made(d: &Directive) -> Option<&str> {
+    let word = match d.name() {
+        "geo" | "map" | "split_clients" => d.words.last().map(|w| w.text.as_str()),
+        "set" => d.word(1),
+        _ => None,
+    };
+    word?.strip_prefix('$')
+}
+
+/// Finds the directives that use variables. `around`: the block whose values these are.
+fn find_users<'d>(block: &'d [Directive], around: Option<&'d Directive>, out: &mut BTreeMap<&'d str, &'d Directive>) {
+    for d in block {
+        let own = made(d);
+        for word in d.words.iter().skip(1) {
+            for piece in variables::pieces(&word.text) {
+                if let variables::Piece::Variable(name) = piece
+                    && own != Some(name)
+                {
+                    out.entry(name).or_insert(around.unwrap_or(d));
+                }
+            }
+        }
+        let values = matches!(d.name(), "geo" | "map" | "split_clients").then_some(d);
+        find_users(d.inner(), values, out);
+    }
+}
+
+impl<'d> Known<'d> {
+    /// The directive that uses the variable of a directive that is not translated.
+    fn user_of(&self, d: &Directive) -> Option<&'d Directive> {
+        let is_translated = d.inner().is_empty() && self.used.contains(&d.place);
+        let name = made(d).filter(|_| matches!(d.name(), "map" | "set" | "split_clients") && !is_translated)?;
+        self.users.get(name).copied()
+    }
+
     /// Whether a directive is about a protocol with which no server is asked.
     fn is_of_no_server(&self, name: &str) -> bool {
         let protocol = ["fastcgi_", "uwsgi_", "scgi_", "memcached_"].into_iter().find(|p| name.starts_with(p));
@@ -157,6 +197,9 @@ impl Known<'_> {
 /// Gives every directive without an outcome that of the table.
 fn rest(import: &mut Import, block: &[Directive], known: &Known) {
     for d in block {
+        if let Some(user) = known.user_of(d).filter(|_| !import.report.is_known(d.id)) {
+            import.missing(d, format!("see {}, which uses this variable", actions::named(user)));
+        }
         if !import.report.is_known(d.id) {
             let (outcome, says) = match table::kind(d.name()) {
                 // `proxy_cookie_path / "/; Secure"` protects cookies.

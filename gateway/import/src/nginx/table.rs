@@ -22,6 +22,13 @@ const LOGS: &str = "the log goes to the standard error, with [log] level";
 const RESUMPTION: &str = "sessions are resumed by tickets whose keys are replaced every ticket_lifetime";
 const GEO: &str = "countries are not looked up: write \"allow\" and \"deny\" with the addresses";
 
+/// Routes that do what `valid_referers` and an `if` do.
+pub(super) const REFERERS: &str = "Sealane has no list of valid referers, but routes can compare the header. Write two \
+     routes with the path of this location: one with `headers.Referer = { regex = \
+     '(?i)^https?://([a-z0-9-]+\\.)*example\\.com([:/]|$)' }`, with your hosts and with the settings of this location; and \
+     behind it, one with `headers.Referer = { regex = '(?i)^https?://' }` and `respond = { status = 403 }`. Without \"none\", \
+     write a third one with `headers.Referer = false` and `respond = { status = 403 }`";
+
 /// The directives, by name.
 pub const DIRECTIVES: &[(&str, Kind)] = &[
     // The main context.
@@ -446,7 +453,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("secure_link", Undecided("Sealane checks no signed links; let the server check them")),
     ("secure_link_md5", NotNeeded("see secure_link")),
     ("secure_link_secret", Undecided("Sealane checks no signed links; let the server check them")),
-    ("valid_referers", Undecided("Sealane compares no referers; let the server do it")),
+    ("valid_referers", Undecided(REFERERS)),
     ("access_by_lua_block", Undecided("Lua is not run; let the server check")),
     ("access_by_lua_file", Undecided("Lua is not run; let the server check")),
     ("geo", Translated("`deny`, if an `if` with this variable refuses requests")),
