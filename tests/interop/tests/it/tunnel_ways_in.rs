@@ -132,7 +132,7 @@ fn what_goes_on_is_shown() {
     assert_eq!(strangers["tunnel"]["clients"], serde_json::json!([]), "{strangers}");
 }
 
-/// Whoever wonders why packets are not in the kernel finds the reason in the log and in the status.
+/// The log and the status say why packets are not in the kernel.
 #[test]
 fn auto_says_why_it_is_not_the_kernel() {
     for (more, why) in [
