@@ -207,6 +207,11 @@ impl Host {
     }
 }
 
+/// A target up to its query.
+fn without_query(target: &[u8]) -> &[u8] {
+    memchr::memchr(b'?', target).map_or(target, |at| &target[..at])
+}
+
 /// The head of a request.
 #[derive(Clone, Debug, Default)]
 pub struct RequestHead {
@@ -214,6 +219,8 @@ pub struct RequestHead {
     /// The method's name when it is not one that we know.
     other_method: Vec<u8>,
     pub(crate) target: Vec<u8>,
+    /// The target as the client sent it, where a rewrite has replaced it; empty: `target` is the client's.
+    client_target: Vec<u8>,
     pub(crate) host: Host,
     /// The scheme, where the message names one (an absolute target, `:scheme`).
     pub scheme: Option<Scheme>,
@@ -237,6 +244,7 @@ impl RequestHead {
         self.method = Method::Get;
         self.other_method.clear();
         self.target.clear();
+        self.client_target.clear();
         self.clear_authority();
         self.scheme = None;
         self.version = Version::Http11;
@@ -249,6 +257,7 @@ impl RequestHead {
     pub fn shrink_to(&mut self, bytes: usize) {
         self.other_method.shrink_to(bytes);
         self.target.shrink_to(bytes);
+        self.client_target.shrink_to(bytes);
         self.host.authority.shrink_to(bytes);
         self.host.name.shrink_to(bytes);
         self.fields.shrink_to(bytes);
@@ -258,6 +267,7 @@ impl RequestHead {
     pub fn capacity(&self) -> usize {
         self.other_method.capacity()
             + self.target.capacity()
+            + self.client_target.capacity()
             + self.host.authority.capacity()
             + self.host.name.capacity()
             + self.fields.capacity()
@@ -295,13 +305,39 @@ impl RequestHead {
 
     /// The target up to the query.
     pub fn path(&self) -> &[u8] {
-        memchr::memchr(b'?', &self.target).map_or(&self.target, |at| &self.target[..at])
+        without_query(&self.target)
+    }
+
+    /// The target as the client sent it, whatever it was rewritten to since.
+    #[inline]
+    pub fn client_target(&self) -> &[u8] {
+        if self.client_target.is_empty() { &self.target } else { &self.client_target }
+    }
+
+    /// The client's target up to the query.
+    pub fn client_path(&self) -> &[u8] {
+        without_query(self.client_target())
     }
 
     /// Sets the target: not empty, visible ASCII without `#`.
     pub fn set_target(&mut self, target: &[u8]) -> Result<(), InvalidPart> {
         if target.is_empty() || scan::target_run(target) != target.len() {
             return Err(InvalidPart);
+        }
+        self.client_target.clear();
+        self.target.clear();
+        self.target.extend_from_slice(target);
+        Ok(())
+    }
+
+    /// Replaces the target that is to be forwarded, and keeps the client's own. What a target may be is as in
+    /// [`set_target`](Self::set_target); both stay as they were on an error.
+    pub fn rewrite_target(&mut self, target: &[u8]) -> Result<(), InvalidPart> {
+        if target.is_empty() || scan::target_run(target) != target.len() {
+            return Err(InvalidPart);
+        }
+        if self.client_target.is_empty() {
+            std::mem::swap(&mut self.client_target, &mut self.target);
         }
         self.target.clear();
         self.target.extend_from_slice(target);
@@ -466,6 +502,23 @@ pub const fn reason_phrase(status: u16) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rewrite_leaves_the_clients_target() {
+        let mut head = RequestHead::new();
+        head.set_target(b"/a?b").unwrap();
+        assert_eq!((head.client_target(), head.client_path()), (&b"/a?b"[..], &b"/a"[..]));
+        head.rewrite_target(b"/x?b").unwrap();
+        head.rewrite_target(b"/y?b").unwrap();
+        assert_eq!(head.rewrite_target(b"/ z"), Err(InvalidPart));
+        assert_eq!((head.target(), head.path()), (&b"/y?b"[..], &b"/y"[..]));
+        assert_eq!((head.client_target(), head.client_path()), (&b"/a?b"[..], &b"/a"[..]));
+        head.set_target(b"/c").unwrap();
+        assert_eq!(head.client_target(), b"/c");
+        head.rewrite_target(b"/d").unwrap();
+        head.clear();
+        assert_eq!((head.target(), head.client_target()), (&b""[..], &b""[..]));
+    }
 
     #[test]
     fn setters_refuse_what_could_not_be_written() {

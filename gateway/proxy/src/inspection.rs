@@ -95,7 +95,7 @@ fn describe(x: &Exchange, id: RequestId, client: SocketAddr, now: Micros) -> Ope
         version: request.version,
         method: of(request.method_name()),
         host: of(request.host_name().as_bytes()),
-        path: of(request.path()),
+        path: of(request.client_path()),
         upstream: upstream.map(|upstream| upstream.name.clone()),
         server: upstream
             .filter(|_| x.upstream_stream().is_some())

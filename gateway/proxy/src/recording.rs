@@ -240,7 +240,7 @@ fn describe(client: &Client, x: &Exchange, now: Micros, secrets: &[Arc<Secrets>]
         version: x.request().version,
         method: text(x.request().method_name()),
         host: text(x.request().host_name().as_bytes()),
-        path: text(&without(x.request().path(), secrets)),
+        path: text(&without(x.request().client_path(), secrets)),
         status: x.status(),
         server,
         failure: x.routed().failure(),

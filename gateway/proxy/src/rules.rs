@@ -395,7 +395,7 @@ impl RouteRef {
             self.write_path(rewrite, head.path(), text)?;
             text.extend_from_slice(&head.target()[head.path().len()..]);
             // Both are made of what may stand in a target.
-            head.set_target(text).map_err(|_| Unprepared::Path)?;
+            head.rewrite_target(text).map_err(|_| Unprepared::Path)?;
         }
         Ok(())
     }

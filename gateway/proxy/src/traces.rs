@@ -351,7 +351,7 @@ fn record(x: &Exchange, client: &Client, ids: Ids, id: Option<&[u8]>, paths: boo
         is_secure: client.is_secure(),
         status: x.status(),
         host: Text::new(host),
-        path: Text::new(if paths { x.request().path() } else { b"" }),
+        path: Text::new(if paths { x.request().client_path() } else { b"" }),
         route: routed.route().map(|route| route.shared()),
         upstream: x.upstream().map(|group| (group.settings().clone(), x.server())),
         failure: routed.failure(),

@@ -179,7 +179,7 @@ table! {
     /// Only requests with these statuses get a line: `"404"`, `"5xx"`, `"500-503"`.
     statuses: Own<Vec<RangeInclusive<u16>>> = Own(log_read::statuses, || Shape::List(Box::new(Shape::Text(None)))),
         described("all"), example(["4xx", "5xx"]);
-    /// Requests get no line if their path begins with one of these texts.
+    /// Requests get no line if their path, as the client sent it, begins with one of these texts.
     skip_paths: Strings = Strings, example(["/health"]);
     /// With 100, each lane writes a line for one in 100 requests with a status below 400. Every request with a status
     /// of 400 or more gets a line.

@@ -95,9 +95,9 @@ impl Entry<'_> {
         }
     }
 
-    /// The request's target, as far as it is written.
+    /// The target as the client sent it, as far as it is written.
     pub fn target(&self, rules: &AccessLogRules) -> &[u8] {
-        if rules.queries { self.x.request().target() } else { self.x.request().path() }
+        if rules.queries { self.x.request().client_target() } else { self.x.request().client_path() }
     }
 
     /// A field of the request, as far as it is written.

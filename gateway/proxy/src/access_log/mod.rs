@@ -31,7 +31,7 @@ pub struct AccessLogRules {
     pub fields: LogFields,
     /// Requests with these statuses get a line; empty: all.
     pub statuses: Vec<RangeInclusive<u16>>,
-    /// Requests whose path begins so get no line.
+    /// Requests whose path, as their client sent it, begins so get no line.
     pub skip_paths: Vec<String>,
     /// Of the requests with a status below 400, one in so many gets a line.
     pub one_in: u32,
@@ -61,7 +61,7 @@ impl AccessLogRules {
         if !self.statuses.is_empty() && !self.statuses.iter().any(|range| range.contains(&x.status())) {
             return false;
         }
-        if self.skip_paths.iter().any(|path| x.request().path().starts_with(path.as_bytes())) {
+        if self.skip_paths.iter().any(|path| x.request().client_path().starts_with(path.as_bytes())) {
             return false;
         }
         if x.status() >= 400 {
@@ -247,10 +247,14 @@ mod tests {
         assert_eq!(lines(&all, 200), 6);
         assert_eq!(lines(&AccessLogRules { skip_paths: vec!["/health".into()], ..all.clone() }, 500), 0);
         assert_eq!(lines(&AccessLogRules { skip_paths: vec!["/healthy".into()], ..all.clone() }, 500), 6);
+        let hidden = AccessLogRules { skip_paths: vec!["/hidden".into()], ..all.clone() };
         let errors = AccessLogRules { statuses: vec![404..=404, 500..=599], ..all.clone() };
         assert_eq!([200, 403, 404, 502].map(|status| lines(&errors, status)), [0, 0, 6, 6]);
         let sampled = AccessLogRules { one_in: 3, ..all };
         assert_eq!([200, 399, 400, 503].map(|status| lines(&sampled, status)), [2, 2, 6, 6]);
+        // The path is the client's.
+        x.request_mut().rewrite_target(b"/hidden").unwrap();
+        assert!(hidden.wants(&x, &mut 0));
     }
 
     #[test]

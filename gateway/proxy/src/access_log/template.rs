@@ -129,11 +129,12 @@ impl Variable {
         let request = x.request();
         match self {
             Self::Args | Self::QueryString => {
-                let query = entry.target(rules).get(request.path().len() + 1..);
+                let query = entry.target(rules).get(request.client_path().len() + 1..);
                 sent(b, query);
             }
             Self::IsArgs => {
-                b.extend_from_slice(if entry.target(rules).len() > request.path().len() { b"?" } else { b"" })
+                let has_query = entry.target(rules).len() > request.client_path().len();
+                b.extend_from_slice(if has_query { b"?" } else { b"" });
             }
             Self::BodyBytesSent => encode_decimal(b, x.response_body().bytes()),
             Self::RequestBodyBytes => encode_decimal(b, x.request_body().bytes()),
@@ -190,6 +191,7 @@ impl Variable {
             Self::TimeLocal => b.extend_from_slice(clock.log()),
             Self::UpstreamAddr => own(b, entry.upstream_server()),
             Self::UpstreamName => own(b, entry.upstream_name()),
+            // The path that the server gets, as NGINX has it after a rewrite.
             Self::Uri => escape(b, request.path()),
         }
     }

@@ -7,7 +7,7 @@ use sealane_interop::frames::Frames;
 use sealane_interop::gateway::{Gateway, configured};
 use sealane_interop::http::Wire;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::versions::Listening;
+use sealane_interop::versions::{Everywhere, Listening};
 use sealane_interop::{WAIT_LIMIT, eventually, ports};
 use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
@@ -262,6 +262,32 @@ fn the_format_changes_with_a_reload() {
     assert!(refused.contains("$uir") && refused.contains("did you mean \"$uri\"?"), "{refused}");
     running.get("/c");
     assert_eq!(lines(&log, 3)[2], "two /c");
+}
+
+/// Nobody chooses by a rewrite that a request gets no line, and a line has the path that its client has sent.
+#[test]
+fn a_rewrite_hides_no_request() {
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let rest = format!(
+        "[[host]]\nnames = [\"*\"]\nto = {app:?}\n[[host.route]]\npath = \"/api\"\nto = {app:?}\nrewrite_prefix = \"/\"\n\
+         [[host.route]]\npath_regex = '^/old/(.*)$'\nto = {app:?}\nrewrite = \"/new/{{1}}\"\n",
+        app = backend.url(),
+    );
+    // `top` follows the lines of `[log]`.
+    let listening = Listening { top: "skip_paths = [\"/health\", \"/new\"]\n", rest: &rest, ..Listening::default() };
+    let (gateway, plain) = listening.start(&site);
+    let mut every = Everywhere::new(&gateway, plain);
+    for target in ["/health?a", "/api/health?b", "/old/c?d", "/last"] {
+        assert_eq!(every.get(target).map(|(status, _)| status), [200; 3], "{target}");
+    }
+    let targets: Vec<String> = backend.requests().iter().map(|request| request.target().to_owned()).collect();
+    let asked = ["/health?a", "/health?b", "/new/c?d", "/last"];
+    assert_eq!(targets, asked.map(|target| [target; 3]).concat());
+    for (target, times) in [("/last", 3), ("/api/health?b", 3), ("/old/c?d", 3), ("/health?a", 0)] {
+        let text = format!("\"target\":\"{target}\"");
+        assert!(eventually(|| site.logged(&text) == times), "{target}: {}", site.log());
+    }
+    assert_eq!(site.logged("\"target\""), 9, "{}", site.log());
 }
 
 /// Whatever the gateway refuses or cuts off itself, the line says why.
