@@ -6,7 +6,7 @@ use crate::client::h2_connection::h2_abort_all;
 use crate::client::h3_connection::h3_client_gone;
 use crate::conn::Conn;
 use crate::counters::Count;
-use crate::exchange::executor::refuse;
+use crate::exchange::executor::{abort_exchange, refuse};
 use crate::exchange::streams::ClientStream;
 use crate::flush::flush_marked;
 use crate::service::Proxy;
@@ -96,4 +96,18 @@ pub(crate) fn end_requests(proxy: &mut Proxy, cx: &mut Context) {
     }
     udp_end(proxy, cx);
     flush_marked(proxy, cx);
+}
+
+/// The lane stops: what is still open is cut off with its connection. Each request and each relayed connection gets its line.
+pub(crate) fn end_all(proxy: &mut Proxy, cx: &mut Context) {
+    let keys: Vec<Key> = proxy.exchanges.keys().collect();
+    for key in keys {
+        let Some(x) = proxy.exchanges.get_mut(key) else { continue };
+        // A copy has no line.
+        if matches!(x.client_stream(), ClientStream::Mirror(_)) {
+            continue;
+        }
+        x.end_by_drain();
+        abort_exchange(proxy, cx, key);
+    }
 }

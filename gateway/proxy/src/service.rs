@@ -20,7 +20,7 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::resume::resume_source;
 use crate::flush::{flush_marked, flush_shared};
 use crate::inspection::{Inspection, inspect};
-use crate::lifecycle::{close_connection, end_requests};
+use crate::lifecycle::{close_connection, end_all, end_requests};
 use crate::limits::{ClientCounts, Levels, Passed, RATES_TIMER};
 use crate::logins::{Digest, Logins, PasswordSink, PasswordVerdict};
 use crate::memory::free_memory;
@@ -480,6 +480,7 @@ impl Service for Proxy {
                     && !self.udp.has_sessions()
                     && !self.connections.has_closing_upstream())
         {
+            end_all(self, cx);
             quic_end(self, cx);
             udp_end(self, cx);
             self.log.flush();

@@ -73,7 +73,7 @@ pub(crate) enum Ending {
     TooLong,
     /// An upgraded or relayed connection on which neither side has sent anything for too long.
     Idle,
-    /// The lane drains, and the time of requests is over.
+    /// The lane drains, and its time is over.
     Drain,
     /// The client sent or took nothing for too long.
     ClientIdle,
@@ -105,8 +105,8 @@ pub(crate) struct EndedSession {
     pub bytes: (u64, u64),
     /// Why the server failed.
     pub failure: Option<Failure>,
-    /// Nothing has passed for too long.
-    pub is_idle: bool,
+    /// Why it has ended.
+    pub ending: Ending,
 }
 
 /// When an exchange got on.
@@ -197,7 +197,7 @@ impl Exchange {
         }
     }
 
-    /// The lane drains, and the time of requests is over. One whose response has been sent whole has ended before.
+    /// The lane drains, and its time is over. One whose response has been sent whole has ended before.
     pub fn end_by_drain(&mut self) {
         if self.ending == Ending::No && self.drains_since.is_none() {
             self.ending = Ending::Drain;
@@ -540,9 +540,7 @@ impl Exchange {
         (x.request_body.bytes, x.response_body.bytes) = ended.bytes;
         x.status = if ended.failure.is_some() { 502 } else { 200 };
         x.routed.note_failure(ended.failure);
-        if ended.is_idle {
-            x.ending = Ending::Idle;
-        }
+        x.ending = ended.ending;
         x
     }
 

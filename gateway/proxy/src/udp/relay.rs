@@ -9,7 +9,7 @@ use crate::client::identity::Client;
 use crate::conn::Conn;
 use crate::counters::Count;
 use crate::exchange::streams::ClientStream;
-use crate::exchange::{EndedSession, Exchange};
+use crate::exchange::{EndedSession, Ending, Exchange};
 use crate::lane_state::LaneListener;
 use crate::relay::passthrough_for;
 use crate::service::{Proxy, log_exchange};
@@ -513,7 +513,11 @@ pub(crate) fn end_session(proxy: &mut Proxy, cx: &mut Context, key: Key, end: En
             server: session.to.server,
             bytes: (session.up.bytes, session.down.bytes),
             failure,
-            is_idle: end == End::Idle,
+            ending: match end {
+                End::Idle => Ending::Idle,
+                End::Drain => Ending::Drain,
+                End::Complete | End::GaveWay | End::Reload => Ending::No,
+            },
         });
         let Proxy { connections, log, counters, settings, .. } = proxy;
         log_exchange(connections, log, counters, settings, cx, &x);

@@ -1,12 +1,15 @@
 //! Starting, failing to start, checking, counting, and stopping.
 
+use crate::upgrade_upgraded::{echo, relayed};
 use sealane_http::BodyLength;
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client::get;
+use sealane_interop::frames::{Frames, kind};
 use sealane_interop::gateway::{self, before, launch};
 use sealane_interop::http::Wire;
 use sealane_interop::peers::Said;
 use sealane_interop::site::{HOST, Site};
+use sealane_interop::versions::Listening;
 use sealane_interop::{binary, client, eventually, h3, h3_server, noise, ports, sha256};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -138,6 +141,66 @@ fn http3_peers_are_told_of_the_end_of_a_drain() {
             !end.is_empty()
         }));
         assert!(end[0].contains("ApplicationClosed"), "second signal: {second}: {end:?}");
+    }
+}
+
+/// What is cut off has its line, whatever version it speaks, whether its response has begun or not, and at a second signal, too.
+#[test]
+fn what_a_drain_cuts_off_is_logged() {
+    let backend = Backend::start(|mut connection| {
+        let Some(request) = connection.request() else { return };
+        if request.target() == "/slow" {
+            connection.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome");
+        }
+        // Until the gateway leaves.
+        let _ = connection.wire.rest();
+    });
+    let echo = echo();
+    for (deadline, second) in [("500ms", false), ("1h", true)] {
+        let site = Site::new();
+        let [plain, relaying] = [ports::free(), ports::free()];
+        let rest = format!(
+            "[[listener]]\naddress = \"{relaying}\"\nmode = \"tcp\"\n[[host]]\nnames = [\"relayed.test\"]\n\
+             listeners = [\"{relaying}\"]\npassthrough = \"echo\"\n[[upstream]]\nname = \"echo\"\nservers = \"tcp://{echo}\"\n\
+             [[host]]\nnames = [\"*\"]\nto = [{:?}]\n",
+            backend.url()
+        );
+        let text = Listening { rest: &rest, ..Listening::default() }.text(&site, plain);
+        let text = text.replacen("lanes = 1\n", &format!("lanes = 1\ndrain_timeout = \"{deadline}\"\n"), 1);
+        let mut gateway = gateway::configured(&site, &text);
+        let get = |target: &str| {
+            let mut wire = Wire::new(client::tcp(plain));
+            wire.send(format!("GET {target} HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect("the gateway reads");
+            wire
+        };
+        let mut first = get("/slow");
+        assert_eq!(first.line().expect("the response begins"), "HTTP/1.1 200 OK");
+        let asked = backend.requests().len();
+        let _unanswered = get("/silent");
+        assert!(eventually(|| backend.requests().len() > asked));
+        let mut frames = Frames::plain(plain, &[]);
+        frames.request(1, "GET", "/slow", &[], true).expect("the gateway reads");
+        assert!(frames.find(|f| f.kind == kind::DATA).is_some(), "the response begins");
+        let mut third = h3::Client::connect(gateway.address, &h3::over_quic(gateway.config(), false));
+        let id = third.open(&h3::headers("GET", "/slow", &[], BodyLength::None), true);
+        assert!(third.until(|c| c.so_far(id).is_ok_and(|r| r.body == b"some")), "{:?}", third.lost);
+        let _relayed = relayed(relaying, gateway.config());
+        gateway.server.terminate();
+        if second {
+            assert!(third.until(|c| c.told_to_leave()), "{:?}", third.lost);
+            assert!(gateway.server.running());
+            gateway.server.terminate();
+        }
+        assert_eq!(gateway.server.wait().code(), Some(0), "{}", gateway.server.log());
+        let log = site.log();
+        assert_eq!((log.lines().count(), site.logged("\"end\":\"drain\"")), (5, 5), "{log}");
+        let versions = ["HTTP/1.1", "HTTP/2", "HTTP/3"].map(|version| ("\"target\":\"/slow\"", version, 200));
+        let others = [("\"target\":\"/silent\"", "HTTP/1.1", 499), ("\"method\":\"TCP\"", "relayed.test", 200)];
+        for (what, of, status) in versions.into_iter().chain(others) {
+            let status = format!("\"status\":{status},");
+            let is_it = |line: &&str| [what, of, status.as_str()].iter().all(|part| line.contains(part));
+            assert_eq!(log.lines().filter(is_it).count(), 1, "{what} {of} {status}: {log}");
+        }
     }
 }
 

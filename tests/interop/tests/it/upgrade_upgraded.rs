@@ -40,7 +40,7 @@ fn backend() -> Backend {
 }
 
 /// A server of relayed connections that repeats what it hears.
-fn echo() -> SocketAddr {
+pub fn echo() -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a loopback port can be had");
     let address = listener.local_addr().expect("a bound socket has an address");
     std::thread::spawn(move || {
@@ -104,7 +104,7 @@ fn echoes<S: Read + Write>(wire: &mut Wire<S>, text: &[u8]) {
 }
 
 /// A connection that is relayed by the name in its hello: the server gets the hello, and sends it back.
-fn relayed(address: SocketAddr, config: &std::sync::Arc<rustls::ClientConfig>) -> Wire<TcpStream> {
+pub fn relayed(address: SocketAddr, config: &std::sync::Arc<rustls::ClientConfig>) -> Wire<TcpStream> {
     let mut wire = Wire::new(client::tcp(address));
     let hello = client::hello(config, "relayed.test");
     echoes(&mut wire, &hello);
