@@ -195,6 +195,21 @@ pub(super) fn header_shape() -> Shape {
     Shape::Map(Box::new(Shape::Either(vec![Shape::Flag, Shape::List(Box::new(Shape::Text(None)))])))
 }
 
+/// What to do instead where a setting goes by a header of requests that it cannot go by: the gateway handles the header itself, or the
+/// header is for one connection only. `of_host`: what to do instead of going by `Host`.
+pub(super) fn unseen_header(name: &str, of_host: &'static str) -> Option<&'static str> {
+    // Servers that follow CGI read both spellings as one name, and so do these settings.
+    match Known::lookup(name.replace('_', "-").as_bytes()) {
+        Known::Host => Some(of_host),
+        Known::Expect => Some("the gateway itself answers \"Expect: 100-continue\""),
+        Known::ContentLength => Some("use \"max_body_size\" to limit the length of bodies"),
+        known if known.is_hop_by_hop() => {
+            Some("remove it: this header is for one connection only, and HTTP/2 and HTTP/3 do not have it")
+        }
+        _ => None,
+    }
+}
+
 /// `allow_header` and `deny_header`.
 pub(super) fn header_conditions(sink: &Sink, key: &str, node: &Node) -> Option<Vec<HeaderCondition>> {
     let mut out = Vec::new();
@@ -204,11 +219,7 @@ pub(super) fn header_conditions(sink: &Sink, key: &str, node: &Node) -> Option<V
         return None;
     }
     for (name, value) in named(sink, key, node)? {
-        let unfit = [
-            ("host", "use \"names\" of [[host]] to distinguish hosts"),
-            ("expect", "the gateway itself answers \"Expect: 100-continue\""),
-        ];
-        if let Some((_, help)) = unfit.into_iter().find(|(unfit, _)| name.value.eq_ignore_ascii_case(unfit)) {
+        if let Some(help) = unseen_header(&name.value, "use \"names\" of [[host]] to distinguish hosts") {
             let help = help.to_owned();
             sink.error(&name.span, format!("\"{key}\" cannot have a condition on \"{}\"", name.value), Some(help));
             continue;
@@ -229,12 +240,6 @@ pub(super) fn header_conditions(sink: &Sink, key: &str, node: &Node) -> Option<V
                 continue;
             }
         };
-        if Known::lookup(name.value.as_bytes()).is_hop_by_hop() {
-            let help =
-                "remove it: this header is for one connection only, and HTTP/2 and HTTP/3 do not have it".to_owned();
-            sink.error(&name.span, format!("\"{key}\" cannot have a condition on \"{}\"", name.value), Some(help));
-            continue;
-        }
         out.push(HeaderCondition { name: name.value, is });
     }
     Some(out)

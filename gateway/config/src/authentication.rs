@@ -190,6 +190,11 @@ mod tests {
                 "error: \"allow_header\" cannot have a condition on \"Connection\"",
                 "for one connection only",
             ),
+            (
+                format!("{}\ndeny_header = {{ content_length = \"0\" }}", forward("X-A")),
+                "error: \"deny_header\" cannot have a condition on \"content_length\"",
+                "use \"max_body_size\"",
+            ),
             ("redirect = \"{path}\"".to_owned(), "error: this redirect never ends", "write another path or host"),
             ("redirect = \"{path}?{query}\"".to_owned(), "error: this redirect never ends", "write another path"),
             ("redirect = { to = \"{uri}\" }".to_owned(), "error: this redirect never ends", "write another path"),

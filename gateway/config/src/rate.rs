@@ -198,11 +198,64 @@ pub(super) fn key(sink: &Sink, key: &str, node: &Node) -> Option<RateKey> {
     match s.split_once(':') {
         None if s == "address" => Some(RateKey::Address),
         None if s == "sni" => Some(RateKey::ServerName),
-        Some(("header", name)) if super::fields::is_token(name) => Some(RateKey::Field(name.to_owned())),
+        Some(("header", name)) if super::fields::is_token(name) => {
+            let claimed = || {
+                sealane_http::claims::is_claim(name.as_bytes()).then_some(
+                    "write key = \"address\": the client's address, which the proxies in \"trusted_proxies\" name. The \
+                     gateway removes this header from requests of all other clients",
+                )
+            };
+            let of_host = "write key = \"sni\" to count by the name of the host";
+            if let Some(help) = access::unseen_header(name, of_host).or_else(claimed) {
+                let message = format!("\"{key}\" cannot be the header \"{name}\"");
+                sink.error(&node.span(), message, Some(help.to_owned()));
+                return None;
+            }
+            Some(RateKey::Field(name.to_owned()))
+        }
         _ => {
             let help = "allowed are \"address\", \"sni\" and \"header:NAME\"".to_owned();
             sink.error(&node.span(), format!("\"{s}\" is not a value for \"{key}\""), Some(help));
             None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Document;
+    use std::path::Path;
+
+    #[test]
+    fn no_limit_counts_by_a_header_that_it_does_not_see() {
+        for (table, number) in [("rate_limit", "rate = \"1/s\""), ("concurrency_limit", "max_requests = 1")] {
+            let told = |name: &str| {
+                let text = format!(
+                    "[[listener]]\naddress = \":80\"\n[[host]]\nnames = [\"*\"]\nrespond = {{}}\n{table} = \"a\"\n\
+                     [[{table}]]\nname = \"a\"\n{number}\nkey = \"header:{name}\"\n"
+                );
+                let document = Document::of_file(Path::new("x.toml"), text.as_bytes()).unwrap();
+                match document.read_offline() {
+                    Ok(_) => String::new(),
+                    Err(errors) => errors.errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
+                }
+            };
+            for (name, help) in [
+                ("Host", "key = \"sni\""),
+                ("expect", "the gateway itself answers"),
+                ("Connection", "for one connection only"),
+                ("TE", "for one connection only"),
+                ("Transfer_Encoding", "for one connection only"),
+                ("Content-Length", "max_body_size"),
+                ("X-Forwarded-For", "key = \"address\""),
+                ("x_real_ip", "key = \"address\""),
+                ("Forwarded", "key = \"address\""),
+            ] {
+                let told = told(name);
+                let message = format!("\"key\" cannot be the header \"{name}\"");
+                assert!(told.contains(&message) && told.contains(help) && told.contains("x.toml:10"), "{name}: {told}");
+            }
+            assert_eq!(told("X-Api-Key"), "");
         }
     }
 }
