@@ -209,7 +209,8 @@ fn limited_group(change: impl FnOnce(&mut Upstream)) -> (TcpListener, Upstream) 
 
 /// A connection whose handshake is not over.
 fn handshake(purpose: Purpose) -> UpstreamPhase {
-    UpstreamPhase::Making(Box::new(Making { step: Step::Handshake, began: 0, purpose, syn: None, early: false }))
+    let step = Step::Handshake;
+    UpstreamPhase::Making(Box::new(Making { step, began: 0, purpose, syn: None, early: false, refused: false }))
 }
 
 fn socket_pair() -> (OwnedFd, OwnedFd) {
@@ -714,13 +715,15 @@ fn a_request_whose_early_data_is_rejected_is_sent_again_on_the_same_connection()
 }
 
 #[test]
-fn a_request_whose_handshake_with_early_data_fails_goes_once_more_without() {
+fn a_request_whose_handshake_with_early_data_is_refused_goes_once_more_without() {
     let (mut lane, listener, context) = lane_with_a_ticket();
     let request = lane.request(GET);
     lane.event(&request, Event::Forward);
     let (key, mut socket) = lane.accept(&request, &listener);
     lane.turn();
     assert!(!server_input(&mut socket).is_empty());
+    // The alert handshake_failure.
+    socket.write_all(&[21, 3, 3, 0, 2, 2, 40]).unwrap();
     drop(socket);
     lane.ready(key, Ready { peer_closed: true, ..READ });
     assert!(lane.proxy.connections.get(key).is_none());
@@ -731,6 +734,24 @@ fn a_request_whose_handshake_with_early_data_fails_goes_once_more_without() {
     assert!(early.is_empty() && !flight.is_empty());
     assert_eq!(early_counts(&lane), [0, 0, 1, 1]);
     assert_eq!(lane.proxy.counters.value(Count::UpstreamConnectFailures), 0, "the server has not failed");
+    assert!(lane.group().early_data(0, lane.cx.now()).is_none());
+}
+
+/// It may have processed the request, and no other server could get it.
+#[test]
+fn a_server_that_closes_after_early_data_does_not_get_it_again_beside_the_tries() {
+    let (mut lane, listener, _) = lane_with_a_ticket();
+    let request = lane.request(GET);
+    lane.event(&request, Event::Forward);
+    let (key, mut socket) = lane.accept(&request, &listener);
+    lane.turn();
+    assert!(!server_input(&mut socket).is_empty());
+    drop(socket);
+    lane.ready(key, Ready { peer_closed: true, ..READ });
+    lane.turn();
+    assert!(lane.proxy.connections.get(key).is_none() && lane.is_over(&request));
+    assert_eq!(early_counts(&lane), [0, 0, 1, 0]);
+    assert_eq!(lane.proxy.counters.value(Count::UpstreamAborts), 1);
     assert!(lane.group().early_data(0, lane.cx.now()).is_none());
 }
 

@@ -540,6 +540,11 @@ impl Session {
         self.early_data
     }
 
+    /// Of a client: whether the server has begun its part of the handshake.
+    pub fn has_server_hello(&self) -> bool {
+        self.common().protocol_version().is_some()
+    }
+
     /// The protocol agreed on by ALPN.
     pub fn alpn(&self) -> Option<&[u8]> {
         self.common().alpn_protocol()

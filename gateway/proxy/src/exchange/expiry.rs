@@ -251,7 +251,9 @@ fn deadline_passed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, passed: D
                 proxy.counters.count(Count::SlowUpstreams);
             }
             let silent = x.upstream.as_ref().map_or(Loss::Timeout { short: false }, |upstream| upstream.silence());
-            let why = if passed.wait == Wait::Connection { Loss::ConnectTimeout } else { silent };
+            // A server that was sent the request as early data may have processed it.
+            let is_unsent = passed.wait == Wait::Connection && !x.machine.was_sent_early();
+            let why = if is_unsent { Loss::ConnectTimeout } else { silent };
             server_lost(proxy, cx, exchange, why);
         }
         None => {

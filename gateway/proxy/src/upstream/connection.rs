@@ -17,7 +17,7 @@ use crate::service::Proxy;
 use crate::snapshot::{Server, UpstreamHttp};
 use crate::transport::{Transport, TransportError};
 use crate::upstream::balance::Pick;
-use crate::upstream::early::{begin_session, early_lost, early_over};
+use crate::upstream::early::{begin_session, early_lost, early_over, note_refusal};
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h1::{idle_event, is_silent, send_request, upstream_go_on};
 use crate::upstream::h2_connection::{
@@ -415,6 +415,9 @@ pub(crate) fn upstream_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, err
         TransportError::Tls(_) => syn_heard(&mut proxy.connections, cx, key),
         TransportError::Io => {}
     }
+    if let TransportError::Tls(TlsError::PeerAlert(_)) = error {
+        note_refusal(&mut proxy.connections, key);
+    }
     if let TransportError::Tls(e) = error
         && proxy.connections.upstream(key).is_some_and(|b| b.phase.is_handshake())
     {
@@ -464,7 +467,9 @@ pub(crate) fn upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, timeo
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let (exchange, waiting) = (upstream_conn.exchange(), upstream_conn.take_waiting());
     let why = match &upstream_conn.phase {
-        UpstreamPhase::Making(making) if making.early => early_lost(upstream_conn, &proxy.counters, cx.now(), timeout),
+        UpstreamPhase::Making(making) if making.early => {
+            early_lost(upstream_conn, &proxy.counters, cx.now(), making.refused, timeout)
+        }
         UpstreamPhase::Making(_) if timeout => Loss::ConnectTimeout,
         UpstreamPhase::Making(_) => Loss::Unreachable,
         _ if timeout => upstream_conn.upstream.silence(),

@@ -6,6 +6,7 @@
 //! and what follows a 425 ([`may_go_early`](sealane_exchange::Exchange::may_go_early)). The TLS session knows how much a ticket allows.
 
 use crate::conn::Conn;
+use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
@@ -86,12 +87,33 @@ pub(super) fn early_over(proxy: &mut Proxy, key: Key) -> bool {
     accepted
 }
 
-/// A connection is lost during a handshake that has begun with early data. Why, as the request's retry needs it: the ticket may be too
-/// old for a server that has changed since (RFC 8446 §4.2.10 and §D.3), and the server may have seen the request. Silence is no such thing.
-pub(super) fn early_lost(upstream_conn: &UpstreamConnection, counters: &Counters, now: Millis, timeout: bool) -> Loss {
+/// The server of a connection that is being made has sent an alert. In the place of its first message, it says that the server has taken
+/// nothing of what came with the hello.
+pub(super) fn note_refusal(connections: &mut Connections, key: Key) {
+    let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
+    let is_first = upstream_conn.transport.tls.as_ref().is_some_and(|tls| !tls.has_server_hello());
+    if let UpstreamPhase::Making(making) = &mut upstream_conn.phase {
+        making.refused = is_first;
+    }
+}
+
+/// A connection is lost during a handshake that has begun with early data. Why, as the request's retry needs it. A server that `refused` the
+/// handshake has not seen the request: the ticket may be too old for a server that has changed since (RFC 8446 §4.2.10 and §D.3). Every
+/// other server may have processed it, so what follows is what follows for a request on any connection.
+pub(super) fn early_lost(
+    upstream_conn: &UpstreamConnection,
+    counters: &Counters,
+    now: Millis,
+    refused: bool,
+    timeout: bool,
+) -> Loss {
     counters.count(Count::UpstreamEarlyFailed);
     upstream_conn.upstream.pause_early_data(upstream_conn.server, now + PAUSE);
-    if timeout { Loss::ConnectTimeout } else { Loss::Stale }
+    match () {
+        () if refused => Loss::Stale,
+        () if timeout => upstream_conn.upstream.silence(),
+        () => Loss::of_connection(false, true),
+    }
 }
 
 /// A server finds a request too early that the gateway has sent as early data.

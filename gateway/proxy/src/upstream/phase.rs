@@ -40,6 +40,8 @@ pub(crate) struct Making {
     pub syn: Option<Box<UpstreamSyn>>,
     /// The handshake has begun with the exchange's request as early data.
     pub early: bool,
+    /// The server has refused the handshake by an alert in the place of its first message.
+    pub refused: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +82,7 @@ const _: () = assert!(!std::mem::needs_drop::<(Key, Answer)>());
 impl UpstreamPhase {
     /// The phase of a connection that begins to be made at `began`. `syn`: its handshake has begun in the SYN.
     pub fn making(purpose: Purpose, syn: Option<Box<UpstreamSyn>>, began: Micros) -> Self {
-        Self::Making(Box::new(Making { step: Step::Connecting, began, purpose, syn, early: false }))
+        Self::Making(Box::new(Making { step: Step::Connecting, began, purpose, syn, early: false, refused: false }))
     }
 
     /// The step that is under way and the handshake in the SYN, of a connection that is being made with one.

@@ -196,21 +196,35 @@ fn serve(config: &Arc<ServerConfig>, connection: &mut backend::Connection) {
     }
 }
 
-/// RFC 8446 §D.3: a server may not know what it is offered any more. The request goes once more without early data, and the server has
-/// not failed.
-#[test]
-fn a_handshake_that_fails_with_early_data_is_repeated_without() {
-    let site = Site::new();
+/// Serves every connection but the second, on which it reads the hello and what is behind it, says `last`, and leaves.
+fn leaving(site: &Site, last: &'static [u8]) -> Backend {
+    serving(site, |connection| connection != 1, last)
+}
+
+/// The same for each connection with a number that `serves` says no to.
+fn serving(site: &Site, serves: fn(usize) -> bool, last: &'static [u8]) -> Backend {
     let mut config = backend::tls(&site.ecdsa);
     Arc::get_mut(&mut config).expect("nobody else has it").max_early_data_size = 16 << 10;
-    let server = Backend::start(move |mut connection| {
-        if connection.number == 1 {
-            // The hello, and what is behind it. Then the connection ends.
-            let _ = connection.wire.stream.read(&mut [0; 4096]);
-            return;
+    Backend::start(move |mut connection| {
+        if serves(connection.number) {
+            return serve(&config, &mut connection);
         }
-        serve(&config, &mut connection);
-    });
+        let _ = connection.wire.stream.read(&mut [0; 4096]);
+        if !last.is_empty() {
+            connection.send(last);
+            // Until the gateway leaves: a reset could overtake the last word.
+            let _ = connection.wire.rest();
+        }
+    })
+}
+
+/// RFC 8446 §D.3: a server may not know what it is offered any more, and says so by an alert. The request goes once more without early
+/// data, and the server has not failed.
+#[test]
+fn a_handshake_that_is_refused_with_early_data_is_repeated_without() {
+    let site = Site::new();
+    // The alert handshake_failure.
+    let server = leaving(&site, &[21, 3, 3, 0, 2, 2, 40]);
     let near = near(&site, server.address, "safe", "eject_after = 1");
     for path in ["/full", "/lost", "/after"] {
         assert_eq!(near.get(path).text(), "hello", "{path}");
@@ -221,6 +235,31 @@ fn a_handshake_that_fails_with_early_data_is_repeated_without() {
     assert_eq!(["accepted", "rejected", "failed"].map(|result| counted(&near, result)), [0.0, 0.0, 1.0]);
     assert_eq!(near.metric("sealane_upstream_retries_total"), Some(1.0));
     assert_eq!(near.metric("sealane_upstream_connect_failures_total"), Some(0.0), "{}", near.metrics());
+}
+
+/// A server that leaves without a word may have processed the request: only the ordinary rule for a connection that breaks sends it again.
+#[test]
+fn a_server_that_leaves_may_have_processed_early_data() {
+    let site = Site::new();
+    let server = leaving(&site, b"");
+    let near = near(&site, server.address, "safe", "tries = 1\neject_after = 0");
+    for (path, status) in [("/full", 200), ("/lost", 502), ("/after", 200)] {
+        assert_eq!(near.get(path).status(), status, "{path}");
+    }
+    assert_eq!(server.connections(), 3, "none was begun to repeat it");
+    assert_eq!(["accepted", "rejected", "failed"].map(|result| counted(&near, result)), [0.0, 0.0, 1.0]);
+    assert_eq!(near.metric("sealane_upstream_retries_total"), Some(0.0));
+    // Another server gets it, as it would get any request with an idempotent method.
+    let (first, second) = (leaving(&site, b""), serving(&site, |_| true, b""));
+    let servers = [&first, &second].map(|server| format!("https://{HOST}:{}", server.address.port()));
+    let near = before(&site, servers)
+        .upstream("keepalive = 0\ntries = 2\neject_after = 0")
+        .upstream_tls(&format!("ca = \"{}\"\nearly_data = \"safe\"", site.ca.display()))
+        .start();
+    for path in ["/one", "/two", "/three", "/four", "/five", "/six"] {
+        assert_eq!(near.get(path).status(), 200, "{path}");
+    }
+    assert!(near.metric("sealane_upstream_retries_total").is_some_and(|n| n >= 1.0), "{}", near.metrics());
 }
 
 /// `openssl s_server` that reads early data, and prints what it gets. The test writes its responses.
