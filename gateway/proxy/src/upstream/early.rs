@@ -97,8 +97,8 @@ pub(super) fn note_refusal(connections: &mut Connections, key: Key) {
     }
 }
 
-/// A connection is lost during a handshake that has begun with early data. Why, as the request's retry needs it. A server that `refused` the
-/// handshake has not seen the request: the ticket may be too old for a server that has changed since (RFC 8446 §4.2.10 and §D.3). Every
+/// A connection is lost during a handshake that has begun with early data. Why, as the request's retry needs it. A server that `refused`
+/// the handshake has not seen the request: the ticket may be too old for a server that has changed since (RFC 8446 §4.2.10 and §D.3). Every
 /// other server may have processed it, so what follows is what follows for a request on any connection.
 pub(super) fn early_lost(
     upstream_conn: &UpstreamConnection,
