@@ -11,7 +11,7 @@ use crate::client::state::Protocol;
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Count;
-use crate::exchange::executor::{abort_exchange, begin_request, refuse_head};
+use crate::exchange::executor::{abort_exchange, begin_request, note_malformed, refuse_head};
 use crate::exchange::priority::Priority;
 use crate::exchange::request::{request_broken, request_data, request_end, request_room};
 use crate::exchange::resume::resume_source;
@@ -132,6 +132,7 @@ pub(super) fn h2_request(
     };
     // From now on a reset wakes it. One that came with the request wakes nobody, and is known already.
     let is_reset = stream.response.is_reset(&mut task::Context::from_waker(&stream.waker));
+    let fault = if is_reset { stream.body.as_mut().and_then(Incoming::fault) } else { None };
     x.arrive(ClientStream::H2(key, index), number, cx.micros());
     match info {
         Ok(info) => {
@@ -153,7 +154,7 @@ pub(super) fn h2_request(
         client_conn.wait_until(cx, key, at);
     }
     if is_reset {
-        return h2_client_gone(proxy, cx, exchange, None);
+        return h2_client_gone(proxy, cx, exchange, fault.as_ref());
     }
     match info {
         Ok(info) => begin_request(proxy, cx, exchange, info.expect_continue),
@@ -166,7 +167,8 @@ pub(crate) fn h2_client_woken(proxy: &mut Proxy, cx: &mut Context, key: Key, ind
     let Some(stream) = h2_stream(&mut proxy.connections, key, index) else { return };
     let exchange = stream.exchange;
     if stream.response.is_reset(&mut task::Context::from_waker(&stream.waker)) {
-        return h2_client_gone(proxy, cx, exchange, None);
+        let fault = stream.body.as_mut().and_then(Incoming::fault);
+        return h2_client_gone(proxy, cx, exchange, fault.as_ref());
     }
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let reads = matches!(x.machine().request(), Phase::Streaming | Phase::Draining) && !x.request_body().is_blocked();
@@ -181,9 +183,17 @@ pub(crate) fn h2_client_woken(proxy: &mut Proxy, cx: &mut Context, key: Key, ind
 /// The client has called its request off, or has broken its rules.
 fn h2_client_gone(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: Option<&h2::Error>) {
     let drains = proxy.exchanges.get(exchange).is_some_and(|x| x.machine().request() == Phase::Draining);
-    if error.is_some_and(h2::Error::is_library) && !drains {
+    let is_malformed = |e: &h2::Error| e.is_library() && e.is_reset() && e.reason() == Some(Reason::PROTOCOL_ERROR);
+    if error.is_some_and(is_malformed) && !drains {
         // All that `h2` finds wrong with data that it has accepted so far is its length.
         proxy.counters.parse_error(ParseError::LengthMismatch);
+        note_malformed(proxy, exchange, ParseError::LengthMismatch);
+        if let Some(x) = proxy.exchanges.get_mut(exchange)
+            && !x.machine().is_answered()
+        {
+            // The client gets a reset; this is for the log and the counters.
+            x.note_status(ParseError::LengthMismatch.status());
+        }
     }
     proxy.counters.count(Count::H2Resets);
     // What `h2` finds wrong it has reset itself, and that is counted with what it writes.

@@ -99,6 +99,18 @@ impl Incoming {
         piece
     }
 
+    /// What `h2` itself has found wrong with a body whose stream is reset. What waits of it is thrown away, and the window bounds that.
+    pub fn fault(&mut self) -> Option<h2::Error> {
+        let mut task = task::Context::from_waker(Waker::noop());
+        loop {
+            match self.poll(&mut task) {
+                Poll::Ready(Ok(Next::Data(waiting))) => drop(self.take(waiting)),
+                Poll::Ready(Err(error)) => return Some(error).filter(h2::Error::is_library),
+                Poll::Ready(Ok(Next::End(_))) | Poll::Pending => return None,
+            }
+        }
+    }
+
     /// Bytes that wait here or in `h2`.
     pub fn held(&mut self) -> usize {
         // What is taken is released when it is passed on.

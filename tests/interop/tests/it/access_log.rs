@@ -3,7 +3,7 @@
 use crate::operating::{Operated, order};
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client;
-use sealane_interop::frames::Frames;
+use sealane_interop::frames::{END_STREAM, Frames, kind};
 use sealane_interop::gateway::{Gateway, configured};
 use sealane_interop::http::Wire;
 use sealane_interop::site::{HOST, Site};
@@ -288,6 +288,27 @@ fn a_rewrite_hides_no_request() {
         assert!(eventually(|| site.logged(&text) == times), "{target}: {}", site.log());
     }
     assert_eq!(site.logged("\"target\""), 9, "{}", site.log());
+}
+
+/// It is found by the library that resets the stream: with the head of the request, or later.
+#[test]
+fn a_body_of_another_length_is_malformed_over_http2_too() {
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let rest = format!("[[host]]\nnames = [\"*\"]\nto = {:?}\n", backend.url());
+    let (gateway, plain) = Listening { rest: &rest, ..Listening::default() }.start(&site);
+    let mut frames = Frames::plain(plain, &[]);
+    let (more, less) = (&b"123456"[..], &b"1234"[..]);
+    for (number, (data, waits)) in [(more, false), (less, false), (more, true), (less, true)].into_iter().enumerate() {
+        let stream = 2 * number as u32 + 1;
+        frames.request(stream, "POST", "/", &[("content-length", "5")], false).expect("the gateway reads");
+        let has_begun = || gateway.metric("sealane_requests_total") == Some(number as f64 + 1.0);
+        assert!(!waits || eventually(has_begun), "{}", gateway.metrics());
+        frames.send(kind::DATA, END_STREAM, stream, data).expect("the gateway reads");
+        let end = frames.find(|f| f.stream == stream && f.kind == kind::RST_STREAM).expect("it is reset");
+        assert_ne!(end.code(), 0);
+    }
+    assert!(eventually(|| site.logged("\"denied\":\"malformed\",\"status\":400") == 4), "{}", site.log());
+    assert_eq!(gateway.metric_with("sealane_parse_errors_total", "\"length_mismatch\""), Some(4.0));
 }
 
 /// Whatever the gateway refuses or cuts off itself, the line says why.
