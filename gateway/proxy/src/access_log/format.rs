@@ -49,7 +49,9 @@ impl Entry<'_> {
         self.tls.map(sealane_tls::policy::Version::name)
     }
 
+    /// The server of the last try; `None` if there was none.
     pub fn upstream_server(&self) -> Option<&str> {
+        self.x.routed().tried_since()?;
         self.x.upstream()?.settings().servers.get(self.x.server()).map(|s| s.name.as_str())
     }
 

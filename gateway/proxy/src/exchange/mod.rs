@@ -537,6 +537,7 @@ impl Exchange {
         let facts = machine::Request { kind: Kind::Relay, has_body: true, ..Default::default() };
         x.machine = machine::Exchange::new(facts);
         (x.upstream, x.server) = (Some(ended.group), ended.server);
+        x.routed.go_on_with_try((ended.began / 1000).max(1));
         (x.request_body.bytes, x.response_body.bytes) = ended.bytes;
         x.status = if ended.failure.is_some() { 502 } else { 200 };
         x.routed.note_failure(ended.failure);

@@ -407,6 +407,9 @@ forward_auth = {{ upstream = "auth", path = "/" }}
     ] {
         assert!(find(target, reason), "{target} {reason}: {}", site.log());
     }
+    for line in site.log().lines().filter(|line| line.contains("\"denied\":\"queue")) {
+        assert!(!line.contains("\"upstream\""), "no server got it: {line}");
+    }
     let unexplained: Vec<_> = {
         let log = site.log();
         let fails =
