@@ -192,10 +192,43 @@ pub(crate) fn comes_round(fields: &Fields) -> bool {
     fields.contains(Known::Via) && passes(fields).nth(MAX_PASSES - 1).is_some()
 }
 
+/// Where comments begin and end in a value: they nest, and `\` quotes a byte in them (RFC 9110 §5.6.5).
+#[derive(Default)]
+struct Comments {
+    depth: usize,
+    is_quoted: bool,
+}
+
+impl Comments {
+    /// Goes on with the next byte. Whether no comment is open behind it.
+    fn pass(&mut self, byte: u8) -> bool {
+        match byte {
+            _ if self.is_quoted => self.is_quoted = false,
+            b'\\' if self.depth > 0 => self.is_quoted = true,
+            b'(' => self.depth += 1,
+            b')' => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+        self.depth == 0
+    }
+}
+
+/// The entries of a value of `Via`. A comma in a comment separates nothing. A comment without an end is none: what is behind it counts.
+fn entries(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let (mut whole, mut comments) = (Comments::default(), Comments::default());
+    for byte in value {
+        whole.pass(*byte);
+    }
+    let has_end = whole.depth == 0;
+    value.split(move |byte| {
+        let is_outside = comments.pass(*byte);
+        *byte == b',' && (is_outside || !has_end)
+    })
+}
+
 /// The entries of gateways in `Via`: a protocol, a name, and perhaps a comment.
 fn passes(fields: &Fields) -> impl Iterator<Item = &[u8]> {
-    let entries = fields.all(Known::Via).flat_map(|value| value.split(|b| *b == b','));
-    entries.filter(|entry| {
+    fields.all(Known::Via).flat_map(entries).filter(|entry| {
         let mut words = entry.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         words.nth(1) == Some(pseudonym!().as_bytes())
     })
@@ -284,8 +317,29 @@ mod tests {
             assert!(of(&[&most[..], &[last]].concat()), "{last}");
             assert!(of(&[&format!("{}, {last}", most.join(","))]), "{last}");
         }
-        for other in ["sealane", "1.1 sealane.example", "1.1 other", "1.1 other sealane", "", ",,", ", ,"] {
+        for other in [
+            "sealane",
+            "1.1 sealane.example",
+            "1.1 other",
+            "1.1 other sealane",
+            "",
+            ",,",
+            ", ,",
+            "1.1 other (a, 1.1 sealane, b)",
+            "1.1 other (a (b, 1.1 sealane), 1.1 sealane, c)",
+            "1.1 other (a \\) b, 1.1 sealane, c \\\\), 1.1 other (\\(, 1.1 sealane ,)",
+        ] {
             assert!(!of(&[&most[..], &[other; 20]].concat()), "{other}");
+        }
+        // What follows a comment counts, and nobody hides it behind one that has no end.
+        for last in [
+            "1.1 other (a, (b)), 1.1 sealane",
+            "1.1 other (\\)), 1.1 sealane (",
+            "1.1 other (, 1.1 sealane, 1.1 other",
+            "1.1 other ((), 1.1 sealane",
+            "1.1 other ), 1.1 sealane",
+        ] {
+            assert!(of(&[&most[..], &[last]].concat()), "{last}");
         }
     }
 }
