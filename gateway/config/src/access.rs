@@ -126,6 +126,11 @@ impl AccessLists {
         self.users.push((file.value.clone(), Arc::new(users)));
         self.users.len() - 1
     }
+
+    /// The users of the file at this index.
+    pub(super) fn users_at(&self, index: usize) -> &Users {
+        &self.users[index].1
+    }
 }
 
 impl Config {

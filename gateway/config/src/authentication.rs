@@ -8,6 +8,7 @@ use super::settings::{basic_auth as b, forward_auth as f};
 use super::templates;
 use sealane_http::Known;
 use sealane_http::claims::{is_alike, is_claim};
+use sealane_passwords::Users;
 use sealane_proxy::rules::FieldEdits;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -20,8 +21,8 @@ pub(super) enum BasicAuth {
     /// One of these users' is.
     Users {
         users: At<PathBuf>,
-        /// The users of the file that may pass, in order; `None`: all.
-        allowed: Option<Vec<String>>,
+        /// The users of the file that may pass; `None`: all.
+        allowed: Option<Vec<At<String>>>,
         challenge: String,
         user_header: Option<String>,
         keep_authorization: bool,
@@ -43,8 +44,8 @@ pub(super) fn basic_auth(sink: &Sink, key: &str, node: &Node) -> Option<BasicAut
     Some(BasicAuth::Users { users: users?, allowed, challenge, user_header, keep_authorization })
 }
 
-/// `allow_users`: in order, to be searched.
-fn allowed_users(sink: &Sink, names: Vec<At<String>>) -> Vec<String> {
+/// `allow_users`.
+fn allowed_users(sink: &Sink, names: Vec<At<String>>) -> Vec<At<String>> {
     let mut out = Vec::new();
     for name in names {
         // RFC 7617 §2: the name ends at the colon.
@@ -53,8 +54,20 @@ fn allowed_users(sink: &Sink, names: Vec<At<String>>) -> Vec<String> {
             sink.error(&name.span, format!("no user can have the name \"{}\"", name.value.escape_debug()), Some(help));
             continue;
         }
-        out.push(name.value);
+        out.push(name);
     }
+    out
+}
+
+/// The users that may pass, in order, to be searched. Warns of those that the file does not have. `known`: the users of the file, which has
+/// none if it was not read.
+pub(super) fn allowed_of(sink: &Sink, names: Vec<At<String>>, file: &At<PathBuf>, known: &Users) -> Vec<String> {
+    for name in names.iter().filter(|name| known.count() > 0 && !known.knows(&name.value)) {
+        let message = format!("{} has no user \"{}\"", file.value.display(), name.value.escape_debug());
+        let help = "add the user to the file, or remove the name from \"allow_users\"".to_owned();
+        sink.warn(&name.span, message, Some(help));
+    }
+    let mut out: Vec<String> = names.into_iter().map(|name| name.value).collect();
     out.sort_unstable();
     out.dedup();
     out

@@ -1,7 +1,7 @@
 //! What is done with requests: the actions of `[[host]]` and `[[host.route]]`, and what they change on the way.
 
 use super::access::{self, AccessLists};
-use super::authentication::{BasicAuth, ForwardAuth};
+use super::authentication::{self, BasicAuth, ForwardAuth};
 use super::compression::Compression;
 use super::conditions;
 use super::cors::Cors;
@@ -155,7 +155,10 @@ pub(super) fn extras(
         basic_auth: section.optional(&m::basic_auth).map(|written| match written {
             BasicAuth::Off => None,
             BasicAuth::Users { users, allowed, challenge, user_header, keep_authorization } => {
-                let users = routes.access.users_of(section.sink, &users);
+                let file = users;
+                let users = routes.access.users_of(section.sink, &file);
+                let allowed = allowed
+                    .map(|names| authentication::allowed_of(section.sink, names, &file, routes.access.users_at(users)));
                 Some(rules::BasicAuth { users, allowed, challenge, user_header, keep_authorization })
             }
         }),

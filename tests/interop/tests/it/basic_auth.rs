@@ -148,6 +148,21 @@ fn a_right_password_of_another_user_gets_403_and_is_no_guess() {
     assert!(site.log().lines().filter(refused).all(says), "{}", site.log());
 }
 
+/// A misspelt name would lock its user out.
+#[test]
+fn a_name_that_the_file_does_not_have_is_warned_of() {
+    let site = Site::new();
+    site.file("users.txt", users());
+    let text = "[[listener]]\naddress = \"127.0.0.1:0\"\n[[host]]\nnames = [\"*\"]\nrespond = {}\n\
+                basic_auth = { users = \"users.txt\", allow_users = [\"zoe\", \"bob\"] }\n";
+    let file = site.file("checked.toml", text);
+    let output = run([std::ffi::OsStr::new("check"), "-c".as_ref(), file.as_os_str()]);
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("users.txt has no user \"zoe\"") && said.contains("checked.toml:6:"), "{said}");
+    assert!(!said.contains("has no user \"bob\""), "{said}");
+}
+
 /// The challenge is as RFC 7617 has it, and the connection is kept: browsers send the password on it.
 #[test]
 fn the_challenge_names_the_realm() {
