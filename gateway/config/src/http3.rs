@@ -7,6 +7,7 @@ use super::tls::ListenerPolicies;
 use sealane_proxy::snapshot::QuicSettings;
 use sealane_route::NamePattern;
 use sealane_tls::policy::Version;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Browsers remember what `Alt-Svc` says for so long, in seconds.
 const REMEMBERED: u32 = 86_400;
@@ -47,7 +48,8 @@ pub(super) fn read(
     socket: Option<&At<String>>,
 ) -> Option<Http3> {
     let wanted = section.optional_at(&listener::http3);
-    let quic = section.table(&listener::quic).map(settings);
+    let is_wanted = wanted.as_ref().is_some_and(|w| w.value);
+    let quic = section.table(&listener::quic).map(|quic| settings(quic, is_wanted));
     let wanted = wanted.filter(|w| w.value)?;
     if let Some(text) = socket {
         let help = "write the Unix socket in a [[listener]] of its own: HTTP/3 needs UDP".to_owned();
@@ -98,7 +100,7 @@ fn defaults() -> Http3 {
     Http3 { settings, announce: s::alt_svc.default(), announced_port: None, announced_host: None }
 }
 
-fn settings(section: Section) -> Http3 {
+fn settings(section: Section, is_wanted: bool) -> Http3 {
     let settings = QuicSettings {
         max_streams: section.or(&s::max_streams) as u32,
         stream_window: section.or(&s::stream_window),
@@ -119,6 +121,9 @@ fn settings(section: Section) -> Http3 {
         if let (Some(span), false) = (span, announce) {
             let help = format!("remove \"{key}\", or remove \"alt_svc = false\"");
             section.sink.error(span, format!("\"{key}\" has no effect if \"alt_svc\" is false"), Some(help));
+        } else if let (Some(span), false) = (span, is_wanted) {
+            let help = format!("add http3 = true to the [[listener]], or remove \"{key}\"");
+            section.sink.warn(span, format!("\"{key}\" has no effect without \"http3\""), Some(help));
         }
     }
     section.finish();
@@ -129,18 +134,40 @@ fn settings(section: Section) -> Http3 {
 /// `alt_svc_host`: one host, without a port (RFC 7838 §3: an authority in quotes).
 pub(super) fn host(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let text = decode::text(sink, key, node)?;
-    if let Ok(NamePattern::Exact(host)) = text.parse() {
-        return Some(host.into());
-    }
-    let help = "write a name or an address without a port, as in \"quic.example.com\"; the port is \"alt_svc_port\""
-        .to_owned();
+    let help = match text.parse() {
+        _ if text.parse::<Ipv6Addr>().is_ok() => format!("write the address in brackets: {key} = \"[{text}]\""),
+        Ok(NamePattern::Exact(host)) if !is_half_an_address(&host) => return Some(host.into()),
+        Ok(NamePattern::Exact(_)) => {
+            format!("write all four numbers of the address, as in {key} = \"192.0.2.1\": no name ends in a number")
+        }
+        _ => "write a name or an address without a port, as in \"quic.example.com\"; the port is \"alt_svc_port\""
+            .to_owned(),
+    };
     sink.error(&node.span(), format!("\"{text}\" is not a host"), Some(help));
     None
+}
+
+/// Whether clients take this for an IPv4 address, which it is not: its last part is a number (the URL Standard, "ends in a number").
+fn is_half_an_address(host: &str) -> bool {
+    let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    let is_number = !last.is_empty() && last.bytes().all(|b| b.is_ascii_digit())
+        || last.strip_prefix("0x").is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()));
+    is_number && host.parse::<Ipv4Addr>().is_err()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_ends_in_a_number_only_if_it_is_an_address() {
+        for host in ["a.example", "192.0.2.1", "1a.example", "1.2.3.4a", "[::1]", "x0x.0xyz"] {
+            assert!(!is_half_an_address(host), "{host}");
+        }
+        for host in ["1.2.3", "7", "a.1", "1.2.3.4.5", "1.2.3.256", "a.0x1f", "1.2.3."] {
+            assert!(is_half_an_address(host), "{host}");
+        }
+    }
 
     #[test]
     fn announcements() {

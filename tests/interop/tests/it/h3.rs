@@ -113,6 +113,8 @@ fn another_host_can_be_announced() {
     for (wrong, said) in [
         ("alt_svc_host = \"quic.example.com:443\"", "is not a host"),
         ("alt_svc_host = \"*.example.com\"", "is not a host"),
+        ("alt_svc_host = \"::1\"", "alt_svc_host = \"[::1]\""),
+        ("alt_svc_host = \"1.2.3\"", "write all four numbers"),
         ("alt_svc_host = 'a\"; ma=1'", "is not a host"),
         ("alt_svc = false\nalt_svc_host = \"quic.example.com\"", "has no effect"),
     ] {
@@ -123,6 +125,12 @@ fn another_host_can_be_announced() {
             "{errors}"
         );
     }
+    let without = text("alt_svc_host = \"quic.example.com\"").replace("http3 = true\n", "");
+    let without = without.replace("@ADDRESS@", "127.0.0.1:8443").replace("@ADMIN@", "127.0.0.1:9901");
+    let file = site.file("checked.toml", without);
+    let output = run(["check", "--offline", "-c", &file.display().to_string()]);
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(output.status.success() && said.contains("has no effect without \"http3\""), "{said}");
 }
 
 #[test]
