@@ -422,7 +422,9 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         .collect();
 
     let udp_listeners = listeners.iter().filter(|l| l.mode == Mode::Udp).filter_map(|l| l.address.ip()).collect();
-    let mut context = upstream::Context { store: &mut store, resolver, names: Vec::new(), udp_listeners };
+    let takes_early_data = listeners.iter().any(listener::Draft::takes_early_data);
+    let mut context =
+        upstream::Context { store: &mut store, resolver, names: Vec::new(), udp_listeners, takes_early_data };
     let mut upstreams = Upstreams::default();
     let mut routes = Routes { access, ..Routes::default() };
     let (rate_limits, rate_places) = rate::read_all(&top, &mut routes);
@@ -496,8 +498,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         );
     }
 
-    let takes_early_data = |l: &listener::Draft| l.takes_early_data();
-    let (ticket_keys, store_settings) = fleet::read(&top, listeners.iter().any(takes_early_data));
+    let (ticket_keys, store_settings) = fleet::read(&top, takes_early_data);
     let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
     let revocation = revocation::give_staples(&top, context.store, &mut listeners);
     let traces = traces::read(&top);

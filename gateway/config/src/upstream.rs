@@ -13,7 +13,7 @@ use rustls::pki_types::ServerName;
 use sealane_http::h1::Tolerance;
 use sealane_proxy::balance::HashKey;
 use sealane_proxy::server_state::ServerState;
-use sealane_proxy::snapshot::{Server, UdpRelay, Upstream, UpstreamHttp};
+use sealane_proxy::snapshot::{EarlyRequests, Server, UdpRelay, Upstream, UpstreamHttp};
 use sealane_sys::fastopen::Cookie;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -377,6 +377,8 @@ pub(super) struct Context<'c> {
     pub names: Vec<NamedServer>,
     /// Where the gateway relays datagrams.
     pub udp_listeners: Vec<SocketAddr>,
+    /// Some listener accepts early data.
+    pub takes_early_data: bool,
 }
 
 impl Context<'_> {
@@ -629,6 +631,11 @@ fn finish(
         if upstream.syn_tls.is_some() {
             let help = "remove one of them: a SYN has room for the ClientHello only".to_owned();
             sink.error(&early.span, "\"early_data\" and \"syn_tls\" exclude each other", Some(help));
+        }
+        if early.value == EarlyRequests::Client && !context.takes_early_data {
+            let help = "add early_data = \"16KiB\" to [listener.tls], or remove this setting".to_owned();
+            let message = "early_data = \"client\" has no effect: no listener accepts early data";
+            sink.warn(&early.span, message, Some(help));
         }
         upstream.early_data = Some(early.value);
     }

@@ -258,6 +258,26 @@ tls.dangerous_skip_verification = true
     assert!(config.upstreams[0].tls.as_ref().unwrap().dangerous_skip_verification);
 }
 
+/// Only requests that came as early data go on as such, and none does.
+#[test]
+fn early_data_to_servers_without_early_data_of_clients_is_a_warning() {
+    let folder = Folder::new();
+    folder.certificate("a", &["a.example"]);
+    let told = |listener: &str, early: &str| {
+        let text = format!(
+            "[[listener]]\naddress = \"127.0.0.1:4430\"\n\
+             tls.certificates = {{ cert = \"certs/a.pem\", key = \"certs/a.key\" }}\n{listener}\n\
+             [[host]]\nnames = \"a.example\"\nupstream = \"u\"\n[[upstream]]\nname = \"u\"\n\
+             servers = \"https://127.0.0.1:1\"\ntls.dangerous_skip_verification = true\ntls.early_data = \"{early}\"\n"
+        );
+        let (_, warnings) = folder.load(&text).unwrap_or_else(|e| panic!("{e}"));
+        let message = "early_data = \"client\" has no effect: no listener accepts early data";
+        warnings.iter().any(|w| w.message == message)
+    };
+    assert!(told("", "client"));
+    assert!(!told("tls.early_data = \"16KiB\"", "client") && !told("", "safe") && !told("", "off"));
+}
+
 /// Routes, limits and plans arrive as they were written.
 #[test]
 fn routing_arrives() {
