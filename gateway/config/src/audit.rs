@@ -345,6 +345,11 @@ impl Policy {
         (rules.versions.these, rules.groups.these, rules.suites.these)
     }
 
+    /// Whether a preset of this name may be overridden only by what the policy allows.
+    pub(super) fn is_strict(self) -> bool {
+        matches!(self, Self::PciDss4 | Self::Hipaa | Self::Cnsa2)
+    }
+
     /// Whether servers are audited, too, not only what clients see.
     fn covers_upstreams(self) -> bool {
         !self.rules().whole_path.is_empty()
@@ -358,7 +363,7 @@ fn rules(sink: &Sink) -> Option<(Policy, Rules)> {
 
 /// The policies that a TLS section is judged by: that of the audit, and the preset, if it is one whose rules must hold.
 fn judges(sink: &Sink, preset: Option<Policy>) -> impl Iterator<Item = (Policy, Rules)> {
-    let strict = preset.filter(|preset| matches!(preset, Policy::PciDss4 | Policy::Hipaa | Policy::Cnsa2));
+    let strict = preset.filter(|preset| preset.is_strict());
     let strict = strict.filter(|preset| sink.policy != Some(*preset));
     sink.policy.into_iter().chain(strict).map(|policy| (policy, policy.rules()))
 }

@@ -153,11 +153,18 @@ fn protocol(section: &Section, preset: Option<Policy>) -> Option<Protocol> {
         // The ciphers of TLS 1.2 are there where "versions" adds it to "modern".
         usable.retain(|suite| allowed_suites.contains(suite));
     }
+    // What is said of a version that the preset excludes is that, and not what else it would need.
+    let is_judged = |version: Version| !preset.is_some_and(Policy::is_strict) || allowed_versions.contains(&version);
+    let of_tls13 = SUITES.iter().find(|(_, suite)| is_tls13(*suite) && allowed_suites.contains(suite));
+    let of_tls13 = of_tls13.map_or_else(String::new, |(name, _)| format!("\"{name}\""));
     for (version, name, example) in [
-        (Version::Tls13, "1.3", "\"TLS_AES_128_GCM_SHA256\""),
+        (Version::Tls13, "1.3", of_tls13.as_str()),
         (Version::Tls12, "1.2", "\"ECDHE-ECDSA-AES128-GCM-SHA256\", \"ECDHE-RSA-AES128-GCM-SHA256\""),
     ] {
-        if chosen.contains(&version) && !usable.iter().any(|s| is_tls13(*s) == (version == Version::Tls13)) {
+        if is_judged(version)
+            && chosen.contains(&version)
+            && !usable.iter().any(|s| is_tls13(*s) == (version == Version::Tls13))
+        {
             let message = format!("TLS {name} is enabled, but \"ciphers\" has no cipher for it");
             let help = format!("add {example}, or remove \"{name}\" from \"versions\"");
             section.sink.error(&place(), message, Some(help));
@@ -173,7 +180,7 @@ fn protocol(section: &Section, preset: Option<Policy>) -> Option<Protocol> {
     let mut groups_used = groups.as_ref().map_or_else(|| default_groups(allowed_groups), |g| g.value.clone());
     if !chosen.contains(&Version::Tls13) {
         groups_used.retain(|group| !group.is_post_quantum());
-        if groups_used.is_empty() {
+        if groups_used.is_empty() && is_judged(Version::Tls12) {
             let span = groups.map_or_else(|| section.span.clone(), |g| g.span);
             section.sink.error(
                 &span,
@@ -187,6 +194,8 @@ fn protocol(section: &Section, preset: Option<Policy>) -> Option<Protocol> {
         let written = audit::Written { sink: section.sink, section: Some(section), span: section.span.clone() };
         audit::protocol(&written, preset, &chosen, &groups_used, &usable);
     }
+    // The rest is for versions that the preset excludes.
+    good &= !groups_used.is_empty() && !usable.is_empty();
     good.then_some(Protocol { versions: chosen, groups: groups_used, suites: usable })
 }
 

@@ -168,7 +168,7 @@ key = \"certs/example.com.key\"
     /// With `"pci-dss-4"`, `"hipaa"` and `"cnsa-2"`, this table may only have values that the [policy](page:policies) of
     /// this name allows; other values are errors. The other policies cannot be presets; the error says what Sealane lacks.
     preset: Own<Policy> = Own(audit::preset, audit::preset_shape),
-        default("intermediate"), sets("intermediate");
+        default("intermediate"), sets("intermediate"), aliases("policy", "tls_policy", "ssl_policy");
     /// The listener's certificates. With `"auto"`, an authority issues certificates for the names of the hosts that the
     /// listener serves, see [automatic certificates](page:automatic-certificates).
     certificates: ManyOr = ManyOr(&certificate::TABLE, "auto"), required([{ cert = "cert.pem", key = "key.pem" }]),

@@ -365,6 +365,25 @@ fn a_policy_is_also_a_preset() {
     }
     let cnsa = report("preset = \"cnsa-2\"\ngroups = [\"MLKEM1024\", \"x25519\"]\n");
     assert!(cnsa.contains("cnsa-2: \"groups\" has x25519"), "{cnsa}");
+    // Nothing that the policy does not allow is advised, and what is wrong is where the report points.
+    for (more, wanted, help) in [
+        ("versions = [\"1.3\", \"1.2\"]\n", "cnsa-2: \"versions\" has 1.2", "write versions = [\"1.3\"]"),
+        ("versions = [\"1.2\"]\n", "cnsa-2: \"versions\" has 1.2", "write versions = [\"1.3\"]"),
+        (
+            "ciphers = [\"ECDHE-ECDSA-AES256-GCM-SHA384\"]\n",
+            "\"ciphers\" has no cipher for it",
+            "add \"TLS_AES_256_GCM_SHA384\"",
+        ),
+    ] {
+        let said = report(&format!("preset = \"cnsa-2\"\n{more}"));
+        assert!(said.contains(wanted) && said.contains(help), "{more}: {said}");
+        assert_eq!(said.matches("error:").count(), 1, "{more}: {said}");
+        assert!(said.contains(&format!("| {}", more.trim_end())), "{more}: {said}");
+    }
+    for alias in ["policy", "tls_policy"] {
+        let said = report(&format!("{alias} = \"cnsa-2\"\n"));
+        assert!(said.contains(&format!("\"{alias}\"")) && said.contains("preset"), "{said}");
+    }
     // Mozilla's presets may be overridden.
     assert_eq!(report("preset = \"modern\"\nversions = [\"1.3\", \"1.2\"]\n"), "");
     for (name, why, instead) in
