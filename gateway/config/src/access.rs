@@ -320,7 +320,16 @@ pub(super) fn read_allowed(
 
 fn paths(section: &Section, setting: &Setting<Strings>) -> Option<Vec<At<PathBuf>>> {
     let files = section.optional(setting)?;
-    Some(files.into_iter().map(|f| At { value: section.sink.base.join(f.value), span: f.span }).collect())
+    let path = |file: At<String>| {
+        if file.value.is_empty() {
+            let key = setting.key;
+            let help = format!("write the path of a list, as in {key} = \"lists/offices.txt\", or remove \"{key}\"");
+            section.sink.error(&file.span, format!("\"{key}\" is empty"), Some(help));
+            return None;
+        }
+        Some(At { value: section.sink.base.join(file.value), span: file.span })
+    };
+    Some(files.into_iter().filter_map(path).collect())
 }
 
 fn addresses(
@@ -337,7 +346,8 @@ fn addresses(
         if lists.files.contains_key(&file.value) {
             continue;
         }
-        let set = match files::read(sink, "list of addresses", file) {
+        let help = "correct the path, or create the file, with one address or block (\"192.0.2.0/24\") on each line";
+        let set = match files::read_or(sink, "list of addresses", file, help) {
             Some(bytes) => list(&file.value, bytes).unwrap_or_else(|mistakes| {
                 mistakes.into_iter().for_each(|m| sink.error(&file.span, m.message, m.help));
                 AddressSet::default()

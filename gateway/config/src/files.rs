@@ -11,6 +11,18 @@ pub(crate) fn read<'s>(sink: &Sink<'s>, what: &str, file: &At<PathBuf>) -> Optio
     bytes_of(sink, what, file, sink.content(&file.value)?)
 }
 
+/// The same. `help`: what to do if nothing better is known.
+pub(crate) fn read_or<'s>(sink: &Sink<'s>, what: &str, file: &At<PathBuf>, help: &str) -> Option<&'s [u8]> {
+    match sink.content(&file.value)? {
+        Err(Unreadable { why, help: None }) => {
+            let message = format!("cannot read the {what} {}: {why}", file.value.display());
+            sink.error(&file.span, message, Some(help.to_owned()));
+            None
+        }
+        content => bytes_of(sink, what, file, content),
+    }
+}
+
 /// The bytes of a file, or a report why there are none.
 pub(crate) fn bytes_of<'s>(
     sink: &Sink,

@@ -78,7 +78,8 @@ pub(super) fn by_name(file: &Path) -> &'static str {
 
 /// Reads a file with the body of a response.
 pub(super) fn body(sink: &Sink, what: &str, file: &At<PathBuf>) -> Vec<u8> {
-    let body = files::read(sink, what, file).unwrap_or_default();
+    let help = "correct the path, or create the file, with the text of the response";
+    let body = files::read_or(sink, what, file, help).unwrap_or_default();
     // It is copied whole for each response.
     if body.len() > MAX_BODY {
         let help = "leave images and scripts to another host".to_owned();

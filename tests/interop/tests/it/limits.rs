@@ -3,7 +3,7 @@
 use sealane_interop::backend::Backend;
 use sealane_interop::client;
 use sealane_interop::eventually;
-use sealane_interop::gateway::{before, configured};
+use sealane_interop::gateway::{before, configured, run};
 use sealane_interop::h3;
 use sealane_interop::http::Wire;
 use sealane_interop::site::{HOST, Site};
@@ -280,5 +280,25 @@ fn connections_and_handshakes_over_quic() {
             let counted = gateway.metric_with("sealane_rate_limited_total", &format!("what=\"{what}\""));
             assert_eq!(counted, Some(refused as f64));
         }
+    }
+}
+
+/// `check` says what to write where a list of exempt clients cannot be read.
+#[test]
+fn a_list_of_exempt_clients_that_is_not_there_is_explained() {
+    let site = Site::new();
+    for (file, message, help) in [
+        ("", "\"exempt_file\" is empty", "write the path of a list"),
+        ("none.txt", "cannot read the list of addresses", "one address or block"),
+    ] {
+        let text = format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\n[[host]]\nnames = [\"*\"]\nrespond = {{}}\nrate_limit = \"a\"\n\
+             [[rate_limit]]\nname = \"a\"\nrate = \"1/s\"\nexempt_file = \"{file}\"\n"
+        );
+        let file = site.file("checked.toml", text);
+        let output = run([std::ffi::OsStr::new("check"), "-c".as_ref(), file.as_os_str()]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(message) && said.contains(help), "{said}");
+        assert!(said.contains("checked.toml:10:"), "{said}");
     }
 }

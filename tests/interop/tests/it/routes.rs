@@ -911,6 +911,8 @@ fn a_response_has_its_body_from_a_file() {
         (format!("body = \"x\", file = {page:?}"), "\"body\" and \"file\" exclude each other"),
         (format!("status = 204, file = {page:?}"), "a response with status 204 must not have a body"),
         ("file = \"none.html\"".to_owned(), "cannot read the body"),
+        ("file = \"none.html\"".to_owned(), "help: correct the path, or create the file"),
+        ("file = \"\"".to_owned(), "\"file\" is empty"),
         (format!("file = {large:?}"), "has more than 64 KiB"),
     ] {
         let said = check(&site, &host(&respond));
