@@ -339,6 +339,8 @@ counters! {
     MirrorsEarly, counter, "sealane_mirror_skipped_total", "reason=\"early_data\"";
     /// Requests that were not copied to the mirror of their route, by reason.
     MirrorsUpgrade, counter, "sealane_mirror_skipped_total", "reason=\"upgrade\"";
+    /// Requests that were not copied to the mirror of their route, by reason.
+    MirrorsCopy, counter, "sealane_mirror_skipped_total", "reason=\"copy\"";
     /// Requests of routes with `split`, by the rule that selected their group.
     SplitByHeader, counter, "sealane_split_requests_total", "by=\"header\"";
     /// Requests of routes with `split`, by the rule that selected their group.

@@ -19,6 +19,7 @@ use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
 use crate::exchange::expiry::check_deadlines;
+use crate::exchange::forwarded::{is_copy, mark_copy};
 use crate::exchange::request::{request_data, request_end, request_room};
 use crate::exchange::streams::{ClientStream, Later};
 use crate::lane_state::LaneListener;
@@ -204,6 +205,9 @@ pub(crate) fn copy_request(
         // Bytes of another protocol are no request.
         return counters.count(Count::MirrorsUpgrade);
     }
+    if is_copy(&x.request().fields) {
+        return counters.count(Count::MirrorsCopy);
+    }
     if x.machine().is_early() {
         // It may be a replay, and the copy could not wait for the end of the handshake as the request can.
         return counters.count(Count::MirrorsEarly);
@@ -219,6 +223,10 @@ pub(crate) fn copy_request(
     };
     let mut request = x.request().clone();
     mirror.remove.iter().for_each(|name| request.fields.remove_alike(name.as_bytes()));
+    if mark_copy(&mut request.fields).is_err() {
+        // There is no room for the mark, and without it copies could be made of the copy.
+        return counters.count(Count::MirrorsCopy);
+    }
     if let Some(host) = &upstream.settings().host_header {
         // It was checked with the configuration.
         let _ = request.set_authority(host.as_bytes());

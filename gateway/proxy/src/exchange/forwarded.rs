@@ -189,7 +189,28 @@ const MAX_PASSES: usize = 10;
 /// Whether a request comes back to the gateway again and again.
 #[inline]
 pub(crate) fn comes_round(fields: &Fields) -> bool {
-    fields.contains(Known::Via) && passes(fields).nth(MAX_PASSES - 1).is_some()
+    fields.contains(Known::Via) && entries_of(fields, pseudonym!()).nth(MAX_PASSES - 1).is_some()
+}
+
+/// What the gateway calls itself in `Via` of copies, in addition.
+macro_rules! mirror {
+    () => {
+        concat!(pseudonym!(), "-mirror")
+    };
+}
+
+/// Whether a gateway has made a request as the copy of another one. No copies are made of copies: where both come back, each pass
+/// would double them.
+pub(crate) fn is_copy(fields: &Fields) -> bool {
+    fields.contains(Known::Via) && entries_of(fields, mirror!()).next().is_some()
+}
+
+/// Marks a request as a copy, if it says by which way it came.
+pub(crate) fn mark_copy(fields: &mut Fields) -> Result<(), FieldError> {
+    if !fields.contains(Known::Via) {
+        return Ok(());
+    }
+    fields.push_literal(Known::Via, const { LiteralValue::new(concat!("1.1 ", mirror!())) })
 }
 
 /// Where comments begin and end in a value: they nest, and `\` quotes a byte in them (RFC 9110 §5.6.5).
@@ -226,11 +247,11 @@ fn entries(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The entries of gateways in `Via`: a protocol, a name, and perhaps a comment.
-fn passes(fields: &Fields) -> impl Iterator<Item = &[u8]> {
-    fields.all(Known::Via).flat_map(entries).filter(|entry| {
+/// The entries in `Via` with this name: a protocol, the name, and perhaps a comment.
+fn entries_of<'f>(fields: &'f Fields, name: &'static str) -> impl Iterator<Item = &'f [u8]> {
+    fields.all(Known::Via).flat_map(entries).filter(move |entry| {
         let mut words = entry.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-        words.nth(1) == Some(pseudonym!().as_bytes())
+        words.nth(1) == Some(name.as_bytes())
     })
 }
 
@@ -341,5 +362,18 @@ mod tests {
         ] {
             assert!(of(&[&most[..], &[last]].concat()), "{last}");
         }
+    }
+
+    #[test]
+    fn a_copy_is_known_by_its_way() {
+        let mut fields = Fields::new();
+        mark_copy(&mut fields).unwrap();
+        assert!(!is_copy(&fields), "where it does not say its way, it comes round as no request does");
+        fields.push(b"via", b"1.1 sealane").unwrap();
+        assert!(!is_copy(&fields));
+        mark_copy(&mut fields).unwrap();
+        let all: Vec<_> = fields.all(Known::Via).collect();
+        assert_eq!(all, [&b"1.1 sealane"[..], b"1.1 sealane-mirror"]);
+        assert!(is_copy(&fields) && entries_of(&fields, pseudonym!()).count() == 1, "it is no pass");
     }
 }

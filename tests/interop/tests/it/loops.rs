@@ -63,3 +63,30 @@ fn a_request_that_comes_back_again_and_again_gets_508() {
     assert_eq!(status(PASSES), [508; 3]);
     assert_eq!(backend.requests().len(), 3);
 }
+
+/// Copies come back as well, and no copies are made of them: with each pass, the number of requests grows by those of one copy, and is not
+/// doubled.
+#[test]
+fn copies_that_come_back_are_bounded() {
+    let site = Site::new();
+    let plain = ports::free();
+    let rest = format!(
+        "[[host]]\nnames = [\"*\"]\nrespond = {{ status = 404 }}\n\
+         [[host.route]]\nheaders = {{ X-Stop = true }}\nrespond = {{ status = 204 }}\n\
+         [[host.route]]\npath = \"/plain\"\nupstream = \"plain\"\nmirror = {{ upstream = \"shadow\" }}\n\
+         [[upstream]]\nname = \"plain\"\nservers = \"http://{plain}\"\n\
+         [[upstream]]\nname = \"shadow\"\nservers = \"http://{plain}\"\n"
+    );
+    let gateway = configured(&site, &Listening { rest: &rest, ..Listening::default() }.text(&site, plain));
+    let mut every = Everywhere::new(&gateway, plain);
+    assert_eq!(every.get("/plain").map(|(status, _)| status), [508; 3]);
+    let metric = |name: &str| gateway.metric(name).unwrap_or_default();
+    let copies = || metric("sealane_mirrored_requests_total");
+    let skipped = || gateway.metric_with("sealane_mirror_skipped_total", "reason=\"copy\"");
+    assert!(eventually(|| skipped().is_some_and(|skipped| skipped > 0.0)), "{}", gateway.metrics());
+    assert!(eventually(|| copies() == metric("sealane_mirror_results_total")), "{}", gateway.metrics());
+    // A copy for each pass of a client's request, and no other; each of the two is refused when it has passed the gateway so often.
+    let (passes, of_copies) = (PASSES as f64, (PASSES * (PASSES + 1) / 2) as f64);
+    assert!(copies() > 0.0 && copies() <= 3.0 * passes, "{}", gateway.metrics());
+    assert!(metric("sealane_requests_total") <= 3.0 * (passes + 1.0 + of_copies), "{}", gateway.metrics());
+}
