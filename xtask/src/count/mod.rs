@@ -46,6 +46,10 @@ pub struct Options {
     /// Also count a gateway that is built without instrumentation, and print the difference
     #[arg(long, conflicts_with_all = ["check", "store", "json", "sealane"])]
     instrumentation: bool,
+    /// Also count a gateway whose listener has a `deny_file` with one block and with 100,000 blocks, and print the difference [default
+    /// case: keepalive]
+    #[arg(long, conflicts_with_all = ["check", "store", "json", "instrumentation"])]
+    lists: bool,
     /// Only these cases
     #[arg(long, value_enum, num_args = 1.., value_name = "CASE")]
     only: Vec<Case>,
@@ -138,7 +142,11 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
             (built("sealane"), built("sealane-lab"))
         }
     };
-    let rig = Rig::new(&workspace.target().join("count"), sealane, lab.clone())?;
+    let rig = Rig::new(&workspace.target().join("count"), sealane.clone(), lab.clone())?;
+    if options.lists {
+        let only = if options.only.is_empty() { vec![Case::Keepalive] } else { options.only.clone() };
+        return lists(workspace, (sealane, lab), &only, &all(&rig, &only)?);
+    }
     let costs = all(&rig, &options.only)?;
     if options.instrumentation {
         return instrumentation(workspace, lab, &options.only, &costs);
@@ -196,6 +204,38 @@ fn all(rig: &Rig, only: &[Case]) -> anyhow::Result<Costs> {
         }
     }
     Ok(costs)
+}
+
+/// Blocks of a list that must cost a request nothing to speak of.
+const LISTED: u32 = 100_000;
+
+/// Counts a gateway with a short list of denied addresses and one with a long list as well, and prints what the lists cost.
+fn lists(
+    workspace: &Workspace,
+    (sealane, lab): (PathBuf, PathBuf),
+    only: &[Case],
+    without: &Costs,
+) -> anyhow::Result<u8> {
+    let with = |blocks| {
+        let folder = workspace.target().join("count-lists");
+        all(&Rig::new(&folder, sealane.clone(), lab.clone())?.with_list(blocks)?, only)
+    };
+    print!("{}", of_lists(without, &with(1)?, &with(LISTED)?));
+    Ok(0)
+}
+
+/// The instructions of a gateway without a list, with one block in it, and with [`LISTED`].
+fn of_lists(without: &Costs, short: &Costs, long: &Costs) -> String {
+    let listed = format!("{LISTED} blocks");
+    let mut text = format!("{:<16}{:>14}{:>14}{listed:>16}{:>10}\n", "instructions", "without", "1 block", "part");
+    for (case, cost) in without {
+        let (Some(short), Some(long)) = (short.get(case), long.get(case)) else { continue };
+        let part = (long.instructions - cost.instructions) / cost.instructions * 100.0;
+        let [without, short, long] = [cost, short, long].map(|cost| cost.instructions);
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{:<16}{without:>14.0}{short:>14.0}{long:>16.0}{part:>8.2} %", case.name());
+    }
+    text
 }
 
 /// Counts a gateway without instrumentation as well, and prints what instrumentation costs.
@@ -279,5 +319,8 @@ mod tests {
         let line: Vec<&str> = text.lines().last().unwrap_or_default().split_whitespace().collect();
         assert_eq!(line, ["keepalive", "20000", "19800", "200", "1.00", "%"]);
         assert_eq!(difference(&costs(1.0), &Costs::new()).lines().count(), 1);
+        let text = of_lists(&costs(20_000.0), &costs(20_050.0), &costs(20_100.0));
+        let line: Vec<&str> = text.lines().last().unwrap_or_default().split_whitespace().collect();
+        assert_eq!(line, ["keepalive", "20000", "20050", "20100", "0.50", "%"]);
     }
 }

@@ -4,7 +4,8 @@ use super::{Case, callgrind};
 use crate::setup;
 use anyhow::{Context, bail};
 use serde::Deserialize;
-use std::net::TcpStream;
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
@@ -72,6 +73,8 @@ pub struct Rig {
     sealane: PathBuf,
     lab: PathBuf,
     backend: u16,
+    /// The list of denied addresses of the listener.
+    list: Option<PathBuf>,
     _nginx: Running,
 }
 
@@ -134,7 +137,20 @@ http {{
         nginx.arg("-e").arg(folder.join("nginx.log")).arg("-c").arg(folder.join("nginx.conf"));
         let mut nginx = Running::start(nginx, &folder.join("nginx.out"))?;
         nginx.listens(backend)?;
-        Ok(Self { folder: folder.to_owned(), sealane, lab, backend, _nginx: nginx })
+        Ok(Self { folder: folder.to_owned(), sealane, lab, backend, list: None, _nginx: nginx })
+    }
+
+    /// The listener denies so many blocks, none of which has the client. No two of them touch: each is a range of its own.
+    pub fn with_list(mut self, blocks: u32) -> anyhow::Result<Self> {
+        let file = self.folder.join("blocked.txt");
+        let mut text = String::new();
+        for n in 0..blocks {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{}/30", Ipv4Addr::from(0x0a00_0000 + 8 * n));
+        }
+        std::fs::write(&file, text).with_context(|| file.display().to_string())?;
+        self.list = Some(file);
+        Ok(self)
     }
 
     /// Where the tools' files are.
@@ -210,6 +226,7 @@ http {{
             false => format!("to = [\"http://127.0.0.1:{}\"]", self.backend),
         };
         let (here, key, http3) = (self.folder.display(), key(case), quic(case));
+        let list = self.list.as_ref().map_or_else(String::new, |file| format!("deny_file = {file:?}\n"));
         format!(
             "lanes = 1
 [log]
@@ -219,7 +236,7 @@ keepalive_timeout = \"300s\"
 [[listener]]
 address = \"127.0.0.1:{port}\"
 http3 = {http3}
-[listener.tls]
+{list}[listener.tls]
 certificates = [{{ cert = \"{here}/{key}.crt\", key = \"{here}/{key}.key\" }}]
 groups = [\"x25519\"]
 tickets = 1
