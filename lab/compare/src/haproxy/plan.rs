@@ -50,6 +50,10 @@ pub fn plan(tree: &[Node], abilities: &Abilities, lists: &Lists) -> Plan {
         plan.servers.extend(checks.addresses);
         plan.checks.extend(checks.http);
         plan.dialogues.extend(checks.dialogues);
+        if let Some(place) = checks.silent {
+            let why = "HAProxy sends no request in this health check, so its servers would be down: the copy only connects";
+            plan.skip(&place, why);
+        }
         for place in checks.unanswered {
             plan.skip(&place, "this part of a health check: no answer of a server is known that satisfies it");
         }
