@@ -299,17 +299,7 @@ mod tests {
     #[test]
     fn addresses_of_clients_are_not_part_of_a_name() {
         assert_eq!(replaced("198.18.1.1, 198.18.1.12", "198.18.1.1", CLIENT), "(client), 198.18.1.12");
-        let listener = crate::draft::Listener {
-            address: ([203, 0, 113, 10], 80).into(),
-            bound: None,
-            tls: false,
-            quic: false,
-            http2: false,
-            proxy: false,
-            hop: None,
-            place: place(),
-        };
-        let draft = Draft::new(&listener, "a", &place(), &Default::default());
+        let draft = crate::draft::cases::draft();
         let names: Vec<Sight> = [(3, "10.1.0.4"), (300, "10.2.1.51")]
             .into_iter()
             .map(|(number, forwarded)| {

@@ -530,12 +530,7 @@ pub fn of_handshake(handshakes: &Handshakes, original: &Shake, translation: &Sha
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::draft::Listener;
-    use crate::tree::{Place, Scope};
-
-    fn place(line: u32) -> Place {
-        Place { file: "n".into(), line }
-    }
+    use crate::draft::cases::draft;
 
     fn seen(status: u16, headers: &[(&str, &str)], to: Option<&str>, target: &str) -> Seen {
         let pairs = |h: &[(&str, &str)]| h.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect::<Vec<_>>();
@@ -555,20 +550,6 @@ mod tests {
             received: received.into_iter().collect(),
             refused: BTreeSet::new(),
         }
-    }
-
-    fn draft() -> Draft {
-        let listener = Listener {
-            address: ([203, 0, 113, 10], 80).into(),
-            bound: None,
-            tls: false,
-            quic: false,
-            http2: false,
-            proxy: false,
-            hop: None,
-            place: place(1),
-        };
-        Draft::new(&listener, "a", &place(2), &Scope::default())
     }
 
     fn compared(original: &Seen, translation: &Seen, groups: &[Vec<String>]) -> Vec<Difference> {

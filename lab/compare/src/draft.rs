@@ -443,3 +443,32 @@ pub fn is_sendable(draft: &Draft) -> bool {
                 && v.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
         })
 }
+
+/// Listeners and requests for tests.
+#[cfg(test)]
+pub(crate) mod cases {
+    use super::*;
+
+    pub(crate) fn place(line: u32) -> Place {
+        Place { file: "n".into(), line }
+    }
+
+    /// One without TLS, of line 1.
+    pub(crate) fn listener() -> Listener {
+        Listener {
+            address: ([203, 0, 113, 10], 80).into(),
+            bound: None,
+            tls: false,
+            quic: false,
+            http2: false,
+            proxy: false,
+            hop: None,
+            place: place(1),
+        }
+    }
+
+    /// `GET /` for the host `a`, of line 2.
+    pub(crate) fn draft() -> Draft {
+        Draft::new(&listener(), "a", &place(2), &Scope::default())
+    }
+}

@@ -627,7 +627,6 @@ pub fn outcomes(groups: &[Vec<Term>], draft: &Draft) -> Outcomes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::draft::Listener;
     use crate::tree::Place;
     use std::collections::BTreeSet;
 
@@ -636,18 +635,7 @@ mod tests {
     }
 
     fn draft() -> Draft {
-        let place = Place { file: "h".into(), line: 1 };
-        let listener = Listener {
-            address: ([203, 0, 113, 10], 80).into(),
-            bound: None,
-            tls: false,
-            quic: false,
-            http2: false,
-            proxy: false,
-            hop: None,
-            place: place.clone(),
-        };
-        Draft::new(&listener, "unknown.example", &place, &Default::default())
+        Draft { host: "unknown.example".to_owned(), ..crate::draft::cases::draft() }
     }
 
     #[test]
