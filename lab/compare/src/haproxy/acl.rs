@@ -541,6 +541,11 @@ fn set(draft: &Draft, of: &Of, text: &str) -> Option<Draft> {
 }
 
 impl Term {
+    /// The networks with which the client's address is compared.
+    pub fn networks(&self) -> impl Iterator<Item = &String> {
+        self.tests.iter().flatten().filter(|t| t.of == Of::Source).flat_map(|t| &t.values)
+    }
+
     /// Requests for which the term is as wanted. `None`: none is known.
     fn requests(&self, draft: &Draft, wanted: bool) -> Option<Vec<Draft>> {
         let wanted = wanted != self.negated;

@@ -6,7 +6,8 @@ use super::checks::Checks;
 use super::lists::Lists;
 use super::rules::{RULES, Rule, rules};
 use super::{Proxy, binds, proxies, quic_binds, server_address, socket};
-use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Over, Plan, Shown, is_sendable};
+use crate::claims::{Trusted, claimed, rotating};
+use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Over, Plan, Shown, Times, is_sendable};
 use crate::files::CREDENTIALS;
 use crate::nginx::Abilities;
 use crate::samples;
@@ -23,6 +24,8 @@ const MAX_PAIRS: usize = 400;
 const MAX_HTTP3: usize = 40;
 /// Longest word with its variables replaced, in bytes.
 const MAX_WORD: usize = 16 << 10;
+/// Most networks of one condition that are claimed.
+const MAX_NETWORKS: usize = 20;
 /// Most keys of a map that are tried at one listener.
 const MAX_KEYS: usize = 200;
 
@@ -194,6 +197,21 @@ impl<'p, 'n> Frontend<'p, 'n> {
         out
     }
 
+    /// Who may name a client, if a rule says so.
+    fn trusted(&self) -> Option<Trusted> {
+        self.rules.iter().find_map(Rule::trusted)
+    }
+
+    /// Requests like one for which a rule holds, which claim other addresses.
+    fn claims(&self, rule: &Rule<'_>, held: &Draft, plan: &mut Plan) {
+        for network in rule.networks().take(MAX_NETWORKS) {
+            claimed(held, network, self.trusted()).into_iter().for_each(|d| self.push(plan, d));
+        }
+        if held.times != Times::Once {
+            rotating(held, self.trusted()).into_iter().for_each(|d| self.push(plan, d));
+        }
+    }
+
     /// The back-ends that a rule may select for a request.
     fn selected(&self, rule: &Rule<'n>, draft: &Draft) -> Vec<String> {
         match rule.lookups.first() {
@@ -277,7 +295,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
                     quic: false,
                     http2: node.after("alpn").or(node.after("proto")).is_some_and(|a| a.contains("h2")),
                     proxy: has("accept-proxy"),
-                    hop: None,
+                    hop: self.trusted().map(|t| t.inside).filter(|_| has("accept-proxy")),
                     place: node.place.clone(),
                 };
                 if !plan.listeners.iter().any(|l| l.address == address) {
@@ -572,6 +590,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
             plan.unasked(&node.place, "the choice between the servers of a group is not compared");
         }
         let first = held.into_iter().next()?;
+        self.claims(rule, &first, plan);
         let argument = node.word(2);
         match (node.word(1), argument) {
             ("set-header" | "add-header" | "del-header" | "replace-header" | "replace-value", name)

@@ -4,6 +4,7 @@ use super::location::{Location, Matcher, paths};
 use super::naming::add_named;
 use super::servers::Server;
 use super::variables::{Wish, condition, grant, of_if, of_map};
+use crate::claims::{Trusted, claimed, rotating};
 use crate::difference::decoded;
 use crate::draft::{Behaviour, Draft, FORWARDED, LANES, Listener, MAX_CONTENT, Over, Plan, Shown, Times};
 use crate::files::CREDENTIALS;
@@ -50,6 +51,8 @@ const NOT_SENT: &[&str] = &[
 ];
 /// Most values of variables that are tried at one location.
 const MAX_WISHES: usize = 40;
+/// Most networks of one condition that are claimed.
+const MAX_NETWORKS: usize = 20;
 /// Most requests that are sent at once.
 const MAX_AT_ONCE: u64 = 300;
 
@@ -99,6 +102,12 @@ impl<'n> Site<'_, 'n> {
         let path = decoded(path);
         let locations = self.taking(&path).into_iter().filter(|l| l.matcher != Matcher::Named);
         !locations.flat_map(|l| &l.chain).flat_map(|n| n.inner()).chain(around).any(answers)
+    }
+
+    /// Who may name a client, if the configuration says so.
+    fn trusted(&self) -> Option<Trusted> {
+        let all = self.server.node.inner().iter().chain(self.nodes.iter().copied());
+        all.filter(|n| n.name() == "set_real_ip_from").find_map(|n| Trusted::of(n.word(1)))
     }
 
     /// The lines that take part in the answer for a path.
@@ -365,7 +374,9 @@ impl<'n> Site<'_, 'n> {
                 "if" => {
                     let granted: Option<Vec<Draft>> = self.of_if(node).map(|wishes| {
                         let draft = Draft { place: node.place.clone(), ..draft.clone() };
-                        wishes.iter().filter_map(|w| grant(&draft, w)).flatten().collect()
+                        let claims = wishes.iter().filter(|w| w.is_address()).take(MAX_NETWORKS);
+                        let claims = claims.flat_map(|w| claimed(&draft, &w.value, self.trusted()));
+                        wishes.iter().filter_map(|w| grant(&draft, w)).flatten().chain(claims).collect()
                     });
                     match granted {
                         Some(drafts) if !drafts.is_empty() => {
@@ -405,6 +416,9 @@ impl<'n> Site<'_, 'n> {
                             draft.clone().with("X-Forwarded-For", FORWARDED).with("X-Forwarded-Proto", scheme);
                         let draft = if node.name() == "set_real_ip_from" { forwarded } else { draft.clone() };
                         plan.push(Draft { from: Some(from), ..draft });
+                    }
+                    if node.name() != "set_real_ip_from" {
+                        claimed(&draft, node.word(1), self.trusted()).into_iter().for_each(|d| plan.push(d));
                     }
                 }
                 "auth_basic" => {
@@ -487,7 +501,9 @@ impl<'n> Site<'_, 'n> {
         let Some(draft) = draft else { return };
         match at_once {
             Some(n) if n <= MAX_AT_ONCE => {
-                plan.push(Draft { times: Times::AtOnce(n as u32), behaviour, ..draft.clone() });
+                let many = Draft { times: Times::AtOnce(n as u32), behaviour, ..draft };
+                plan.push(many.clone());
+                rotating(&many, self.trusted()).into_iter().for_each(|d| plan.push(d));
             }
             _ => plan.unasked(&node.place, "the command does not send so many requests"),
         }
