@@ -141,9 +141,9 @@ mod tests {
         assert_eq!(rotating(&many, None).len(), 1);
         let all = rotating(&many, Trusted::of("10.20.0.10"));
         assert_eq!(all.len(), 3);
-        let of = |at: u32| all[0].clone().of_client(at);
-        assert_eq!(header(&of(0), "Forwarded"), "for=10.77.0.1");
-        assert_eq!(header(&of(300), "X-Real-IP"), "10.77.1.51");
+        let of = |at: u32| all[0].clone().of_client(7, at);
+        assert_eq!(header(&of(0), "Forwarded"), "for=10.107.0.1");
+        assert_eq!(header(&of(300), "X-Real-IP"), "10.107.1.51");
         assert_eq!(from(&all[2]), "10.20.0.10");
         assert_eq!((header(&all[2], "X-Forwarded-For"), header(&all[2], "X-Real-IP")), (FORWARDED, ROTATING));
     }

@@ -205,7 +205,7 @@ impl<'n> Client<'n> {
         for at in 0..count {
             match self.connect(number, draft, LIMIT) {
                 Ok(mut connection) => {
-                    let head = head(number, &draft.clone().of_client(at));
+                    let head = head(number, &draft.clone().of_client(number, at));
                     if connection.stream.write_all(&head).and_then(|()| connection.stream.flush()).is_ok() {
                         open.push(connection);
                     }

@@ -194,10 +194,10 @@ impl Draft {
         self.headers.iter().any(|(n, v)| n.eq_ignore_ascii_case("content-type") && v == GRPC)
     }
 
-    /// One of many at once, with the address that it claims.
-    pub fn of_client(mut self, at: u32) -> Self {
+    /// One of many at once, with the address that it claims. `number`: of the draft.
+    pub fn of_client(mut self, number: usize, at: u32) -> Self {
         for (_, value) in self.headers.iter_mut().filter(|(_, value)| value.contains(ROTATING)) {
-            *value = value.replace(ROTATING, &format!("10.77.{}.{}", at / 250, 1 + at % 250));
+            *value = value.replace(ROTATING, &format!("10.{}.{}.{}", 100 + number % 100, at / 250, 1 + at % 250));
         }
         self
     }
