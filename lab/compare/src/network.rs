@@ -146,12 +146,13 @@ impl Network {
 
     /// The namespace of a client: one with an address of the loopback is where the program is.
     fn of_client(&self, to: IpAddr, from: Option<IpAddr>) -> &NetNs {
-        if from.is_some_and(|from| from.is_loopback()) { &self.inside } else { self.of(to) }
+        if from.as_ref().is_some_and(IpAddr::is_loopback) { &self.inside } else { self.of(to) }
     }
 
     /// Connects a client.
     pub fn connect(&self, to: SocketAddr, from: Option<IpAddr>, limit: Duration) -> io::Result<TcpStream> {
-        self.of_client(to.ip(), from).run(|| match from.filter(|f| f.is_ipv4() == to.is_ipv4() && !to.ip().is_loopback()) {
+        let from = from.filter(|f| f.is_ipv4() == to.is_ipv4() && !to.ip().is_loopback());
+        self.of_client(to.ip(), from).run(|| match from {
             None => TcpStream::connect_timeout(&to, limit),
             Some(from) => connect_from(from, to, limit),
         })?
