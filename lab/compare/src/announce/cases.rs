@@ -1,5 +1,6 @@
 //! Entries, differences and what is announced, for tests. Requests are those of [`crate::draft::cases`].
 
+use super::effects::Effects;
 use super::{Case, announced};
 use crate::Kind;
 use crate::difference::{Aspect, Difference};
@@ -11,6 +12,7 @@ use std::sync::Arc;
 
 pub(super) use crate::draft::cases::{draft, place};
 
+pub(super) static NO_EFFECTS: Effects = Effects::NONE;
 pub(super) static NO_BACKENDS: BTreeMap<String, Vec<String>> = BTreeMap::new();
 
 pub(super) fn entry(line: u32, outcome: &str, directive: &str, says: &str) -> Entry {
@@ -41,6 +43,7 @@ pub(super) fn case<'a>(place: &'a Place, scope: &'a Scope, draft: &'a Draft, dif
         asked,
         moved: None,
         backends: &NO_BACKENDS,
+        effects: &NO_EFFECTS,
         status,
     }
 }
