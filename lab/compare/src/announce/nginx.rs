@@ -254,7 +254,7 @@ impl Case<'_> {
     }
 
     /// What back-ends see: which one it is, and what it gets.
-    fn is_at_backend(&self) -> bool {
+    pub(super) fn is_at_backend(&self) -> bool {
         matches!(self.aspect(), Aspect::Backend | Aspect::Request | Aspect::Received(_) | Aspect::Copy)
     }
 
