@@ -137,6 +137,22 @@ pub(crate) fn unknown_option(option: &str) -> String {
 pub(crate) const UNREAD: &str = "the import does not understand this form of the directive: write Sealane settings that have the same \
      effect, or, if you do not need it, only remove its entry from \"undecided\"";
 
+/// What the report says where nobody is named who may send the header of the PROXY protocol.
+pub(crate) const PROXY_SENDERS: &str = "write the load balancers that may send PROXY headers in this [[listener]], for example trusted_proxies = \
+     [\"10.0.0.0/8\"]: without this setting, every client may send them";
+
+/// What to write for a limit that is not translated.
+pub(crate) const RATE_LIMIT: &str = "write [[rate_limit]] with name = \"login\", rate = \"10/s\" and burst = 20, and rate_limit = [\"login\"] in \
+     each host or route that it limits";
+
+/// What the report says of a request that two lists of users are for.
+pub(crate) const ONE_LIST: &str = "a request can be checked with only one list of users: write one file with the users of both, and basic_auth = \
+     { users = \"FILE\", realm = \"Staff\" } in the route";
+
+/// What the report says of a listener for older versions of TLS only.
+pub(crate) const OLD_TLS: &str = "TLS 1.0 and 1.1 are not supported: write the versions that clients may use in [listener.tls], for example \
+     versions = [\"1.3\", \"1.2\"]";
+
 /// What the report says of a directive with bytes that are not translated.
 pub(crate) const NOT_UTF8: &str = "the directive has a byte that is not UTF-8, which the import does not translate: convert the file to UTF-8, or \
      write the setting by hand";

@@ -357,7 +357,7 @@ fn refuse_others(rule: &Rule, left: &Left, report: &mut Report, out: &mut Outcom
         && !there.includes(users)
         && !users.includes(there)
     {
-        report.decide(id, "a request can be checked with only one list of users: write basic_auth");
+        report.decide(id, crate::report::ONE_LIST);
         return true;
     }
     let is_403 = matches!(&rule.what, What::Answer(action) if *action == Action::status(403));
@@ -788,7 +788,7 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
             (What::Auth { realm, users: Some(users) }, Left::Always) => match &out.users {
                 Some(there) if users.includes(there) => report.same(id, "an earlier rule asks for the same password"),
                 Some(there) if !there.includes(users) => {
-                    report.decide(id, "a request can be checked with only one list of users: write basic_auth");
+                    report.decide(id, crate::report::ONE_LIST);
                 }
                 _ => {
                     report.differs(id, "basic_auth: the challenge has charset=\"UTF-8\", too");
