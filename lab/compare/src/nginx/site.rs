@@ -1,6 +1,6 @@
 //! The requests that one server of the configuration asks for.
 
-use super::location::{Location, Matcher, paths};
+use super::location::{Location, Matcher, locations, paths};
 use super::naming::add_named;
 use super::servers::Server;
 use super::variables::{Wish, condition, grant, of_if, of_map};
@@ -68,6 +68,20 @@ pub(super) struct Site<'s, 'n> {
     pub shared: &'s BTreeSet<Place>,
     pub nodes: &'s [&'n Node],
     pub wishes: &'s [(Place, Wish)],
+}
+
+/// The lines of a server that take part in the answer for a path.
+pub(super) fn scope_of<'n>(
+    server: &Server<'n>,
+    others: &[Server<'n>],
+    nodes: &[&'n Node],
+    shared: &BTreeSet<Place>,
+    path: &str,
+) -> Scope {
+    let mut found = Vec::new();
+    // What is not understood is noted with the server's own requests.
+    locations(server.node.inner(), &[], &mut found, &mut Plan::default());
+    Site { server, others, locations: found, shared, nodes, wishes: &[] }.scope(path, None)
 }
 
 impl<'n> Site<'_, 'n> {
@@ -353,7 +367,8 @@ impl<'n> Site<'_, 'n> {
             |s: &&Server<'_>| s.listeners.iter().zip(&s.is_default).any(|(l, is)| *is && l.address == draft.to);
         let mut out = BTreeSet::clone(&draft.scope);
         if let Some(server) = named.or_else(|| here().find(is_default)).or_else(|| here().next()) {
-            server.node.lines(&mut out);
+            let there = scope_of(server, self.others, self.nodes, self.shared, &draft.path);
+            out.extend(there.iter().cloned());
         }
         Arc::new(out)
     }
