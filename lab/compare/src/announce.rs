@@ -95,7 +95,8 @@ impl Case<'_> {
     fn is_effect_of(&self, entry: &Entry) -> bool {
         let words: Vec<&str> = entry.directive.split(' ').collect();
         // Who may name a client is another matter than what is done with a client that is known.
-        if entry.outcome != "undecided" && self.changes_rights() && !is_about_trust(&words) {
+        let is_about_claims = is_about_trust(&words) || entry.says.contains("before it compares headers");
+        if entry.outcome != "undecided" && self.changes_rights() && !is_about_claims {
             return false;
         }
         // What the report says of an answer, or of certain paths, it says of these only.

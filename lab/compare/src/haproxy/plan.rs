@@ -638,3 +638,34 @@ impl<'p, 'n> Frontend<'p, 'n> {
         plan.handshakes.push(Handshakes { listener: listener.clone(), names, chosen, scope: Arc::new(lines) });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::cases::place;
+
+    fn node(line: u32, words: &str, block: Option<Vec<Node>>) -> Node {
+        Node { place: place(line), words: words.split(' ').map(str::to_owned).collect(), block, from: None }
+    }
+
+    #[test]
+    fn conditions_on_addresses_are_tried_with_claims() {
+        let frontend = vec![
+            node(2, "mode http", None),
+            node(3, "bind :80 accept-proxy", None),
+            node(4, "tcp-request connection expect-proxy layer4 if { src 10.20.0.10 }", None),
+            node(5, "http-request deny if { path_beg /staff/ } !{ src 10.0.0.0/8 }", None),
+            node(6, "default_backend b", None),
+        ];
+        let backend = vec![node(8, "mode http", None), node(9, "server s 10.0.0.1:80", None)];
+        let tree = [node(1, "frontend f", Some(frontend)), node(7, "backend b", Some(backend))];
+        let plan = plan(&tree, &Abilities::default(), &Lists::default());
+        let text = |address: Option<IpAddr>| address.map(|a| a.to_string()).unwrap_or_default();
+        let claims: Vec<&Draft> = plan.drafts.iter().filter(|d| d.claims && d.place.line == 5).collect();
+        assert!(claims.iter().all(|d| d.path.starts_with("/staff/")), "{claims:?}");
+        let has = |is: &dyn Fn(&Draft) -> bool| claims.iter().any(|d| is(d));
+        assert!(has(&|d| d.stranger && text(d.hop) == "10.20.0.11" && text(d.from) == "10.254.254.254"), "{claims:?}");
+        let names = |d: &Draft| d.headers.iter().any(|(n, v)| n == "Forwarded" && v == "for=10.254.254.254");
+        assert!(has(&|d| names(d) && text(d.hop) == "10.20.0.10" && text(d.from) == "11.254.254.254"), "{claims:?}");
+    }
+}
