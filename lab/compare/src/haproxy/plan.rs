@@ -207,6 +207,9 @@ impl<'p, 'n> Frontend<'p, 'n> {
         for network in rule.networks().take(MAX_NETWORKS) {
             claimed(held, network, self.trusted()).into_iter().for_each(|d| self.push(plan, d));
         }
+        if rule.networks().nth(MAX_NETWORKS).is_some() {
+            plan.unasked(&rule.node.place, format!("claims of addresses in more than {MAX_NETWORKS} of its networks"));
+        }
         if held.times != Times::Once {
             rotating(held, self.trusted()).into_iter().for_each(|d| self.push(plan, d));
         }

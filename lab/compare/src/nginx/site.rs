@@ -387,7 +387,12 @@ impl<'n> Site<'_, 'n> {
         for node in block.inner() {
             match node.name() {
                 "if" => {
-                    let granted: Option<Vec<Draft>> = self.of_if(node).map(|wishes| {
+                    let wishes = self.of_if(node);
+                    if wishes.iter().flatten().filter(|w| w.is_address()).nth(MAX_NETWORKS).is_some() {
+                        let why = format!("claims of addresses in more than {MAX_NETWORKS} of its networks");
+                        plan.unasked(&node.place, why);
+                    }
+                    let granted: Option<Vec<Draft>> = wishes.map(|wishes| {
                         let draft = Draft { place: node.place.clone(), ..draft.clone() };
                         let claims = wishes.iter().filter(|w| w.is_address()).take(MAX_NETWORKS);
                         let claims = claims.flat_map(|w| claimed(&draft, &w.value, self.trusted()));
