@@ -1,6 +1,6 @@
 //! What became of each directive.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -73,9 +73,51 @@ struct Record {
     found: Vec<(Outcome, String)>,
 }
 
+/// Directives whose differences change nothing for clients and servers, but load, logs and connections.
+const OPERATION: &[&str] = &[
+    "access_log",
+    "balance",
+    "hash",
+    "hash-type",
+    "ip_hash",
+    "keepalive",
+    "least_conn",
+    "log",
+    "log-format",
+    "log_format",
+    "maxconn",
+    "ssl_session_tickets",
+    "ssl_stapling",
+    "worker_connections",
+];
+
+/// What directives have in common that a person reads once: the first word, and what is said of them.
+type Alike<'r> = (&'r str, &'r [(Outcome, String)]);
+
 impl Record {
     fn worst(&self) -> Option<Outcome> {
         self.found.iter().map(|f| f.0).max()
+    }
+
+    fn name(&self) -> &str {
+        self.text.split(' ').next().unwrap_or_default()
+    }
+
+    /// `None`: it has a line of its own. Each decision has one.
+    fn alike(&self) -> Option<Alike<'_>> {
+        let is_shared = matches!(self.worst(), Some(Outcome::Different | Outcome::NotTranslated));
+        is_shared.then_some((self.name(), self.found.as_slice()))
+    }
+
+    /// The other lines that the line of this one is for.
+    fn others(&self, places: &[&Place]) -> String {
+        let others = places.iter().filter(|p| ***p != self.place);
+        let one = |p: &&Place| match p.file == self.place.file {
+            true => format!("line {}", p.line),
+            false => p.to_string(),
+        };
+        let all: Vec<String> = others.map(one).collect();
+        if all.is_empty() { String::new() } else { format!(" (also {})", all.join(", ")) }
     }
 }
 
@@ -94,6 +136,22 @@ pub(crate) fn unknown_option(option: &str) -> String {
 /// The same, of a form of a directive.
 pub(crate) const UNREAD: &str = "the import does not understand this form of the directive: write Sealane settings that have the same \
      effect, or, if you do not need it, only remove its entry from \"undecided\"";
+
+/// What the report says where nobody is named who may send the header of the PROXY protocol.
+pub(crate) const PROXY_SENDERS: &str = "write the load balancers that may send PROXY headers in this [[listener]], for example trusted_proxies = \
+     [\"10.0.0.0/8\"]: without this setting, every client may send them";
+
+/// What to write for a limit that is not translated.
+pub(crate) const RATE_LIMIT: &str = "write [[rate_limit]] with name = \"login\", rate = \"10/s\" and burst = 20, and rate_limit = [\"login\"] in \
+     each host or route that it limits";
+
+/// What the report says of a request that two lists of users are for.
+pub(crate) const ONE_LIST: &str = "a request can be checked with only one list of users: write one file with the users of both, and basic_auth = \
+     { users = \"FILE\", realm = \"Staff\" } in the route";
+
+/// What the report says of a listener for older versions of TLS only.
+pub(crate) const OLD_TLS: &str = "TLS 1.0 and 1.1 are not supported: write the versions that clients may use in [listener.tls], for example \
+     versions = [\"1.3\", \"1.2\"]";
 
 /// What the report says of a directive with bytes that are not translated.
 pub(crate) const NOT_UTF8: &str = "the directive has a byte that is not UTF-8, which the import does not translate: convert the file to UTF-8, or \
@@ -222,12 +280,29 @@ impl Report {
         self.whole().iter().flat_map(of).collect()
     }
 
-    /// As text: what is not the same, one line for each directive, then the numbers. `all`: what is the same, too.
+    /// As text: what is not the same, then the numbers. What is said of several directives of a name has one line. What changes only load,
+    /// logs and connections comes last. `all`: what is the same, too, and one line for each directive.
     pub fn to_text(&self, all: bool) -> String {
         let whole = self.whole();
         let mut out = String::new();
+        let mut shared: BTreeMap<Alike<'_>, Vec<&Place>> = BTreeMap::new();
+        for (alike, record) in whole.iter().filter(|_| !all).filter_map(|r| Some((r.alike()?, r))) {
+            shared.entry(alike).or_default().push(&record.place);
+        }
         for outcome in Outcome::ALL.iter().rev().filter(|o| all || **o != Outcome::Same) {
-            for record in whole.iter().filter(|r| r.worst() == Some(*outcome)) {
+            let mut records: Vec<&Record> = whole.iter().filter(|r| r.worst() == Some(*outcome)).collect();
+            if !all && *outcome == Outcome::Different {
+                records.sort_by_key(|r| OPERATION.contains(&r.name()));
+            }
+            for record in records {
+                let also = match record.alike().filter(|_| !all) {
+                    None => String::new(),
+                    Some(alike) => match shared.remove(&alike) {
+                        Some(places) => record.others(&places),
+                        // It is in the line of an earlier one.
+                        None => continue,
+                    },
+                };
                 // What is worst comes first.
                 let mut found: Vec<_> = record.found.iter().filter(|(_, says)| !says.is_empty()).collect();
                 found.sort_by_key(|(o, _)| std::cmp::Reverse(*o));
@@ -236,7 +311,7 @@ impl Report {
                 // Writing to a string cannot fail.
                 let _ = writeln!(
                     out,
-                    "{}: {}: {}{colon}{}",
+                    "{}: {}: {}{colon}{}{also}",
                     record.place,
                     outcome.title(),
                     record.text,
@@ -267,5 +342,42 @@ impl Report {
         let value = serde_json::json!({ "ok": count(Outcome::Undecided) == 0, "directives": whole.len(), "counts": counts,
             "entries": entries });
         format!("{value:#}\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_several_directives_is_read_once_and_what_matters_comes_first() {
+        let mut report = Report::default();
+        let mut say = |file: &str, line: u32, text: &str, outcome: Outcome, says: &str| {
+            let id = report.record(Place::new(file, line), text.to_owned());
+            report.say(id, outcome, says);
+        };
+        say("a", 1, "keepalive 16", Outcome::Different, "per lane");
+        say("a", 2, "gzip on", Outcome::Different, "not with cookies");
+        say("a", 3, "keepalive 32", Outcome::Different, "per lane");
+        say("a", 4, "keepalive 0", Outcome::Different, "never");
+        say("b", 5, "keepalive 16", Outcome::Different, "per lane");
+        say("a", 6, "least_conn", Outcome::Different, "per lane");
+        say("a", 7, "satisfy any", Outcome::Undecided, "write it");
+        say("a", 8, "satisfy any", Outcome::Undecided, "write it");
+        let text = report.to_text(false);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "a:7: undecided: satisfy any: write it",
+                "a:8: undecided: satisfy any: write it",
+                "a:2: different: gzip on: not with cookies",
+                "a:1: different: keepalive 16: per lane (also line 3, b:5)",
+                "a:4: different: keepalive 0: never",
+                "a:6: different: least_conn: per lane",
+                "8 directives: 0 the same, 6 different, 0 not translated, 2 undecided",
+            ]
+        );
+        assert_eq!(report.to_text(true).lines().count(), 9, "each has a line there");
     }
 }

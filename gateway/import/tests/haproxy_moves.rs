@@ -688,6 +688,12 @@ fn a_check_of_a_backend_replaces_the_inherited_one() {
         (" option httpchk\n http-check send uri /s\n http-check expect rstring up", Some("/s"), None),
         (" option tcp-check\n tcp-check connect", None, None),
         (" option tcp-check\n option httpchk GET /o", Some("/o"), None),
+        (" http-check send uri /s", Some("/s"), None),
+        (" http-check send meth HEAD\n http-check expect status 204", Some("/"), Some("204")),
+        (" http-check disable-on-404", Some("/d"), Some("201")),
+        // HAProxy sends no request here, and only connects, or waits for a response until the check fails.
+        (" http-check connect", None, None),
+        (" http-check expect status 204", Some("/d"), Some("204")),
     ] {
         let toml = import(&format!(
             "defaults\n mode http\n{inherited}\nfrontend f\n bind :80\n default_backend b\nbackend b\n{own}\n server s 10.0.0.1:80 check\n"
@@ -700,6 +706,26 @@ fn a_check_of_a_backend_replaces_the_inherited_one() {
             assert_eq!(found, line.as_deref(), "{own}: {toml}");
         }
     }
+}
+
+#[test]
+fn a_check_that_only_expects_has_the_inherited_request_and_is_announced() {
+    let of = |own: &str| {
+        import(&format!(
+            "defaults\n mode http\n option httpchk\n http-check send uri /d hdr Host a.example\nfrontend f\n bind :80\n \
+             default_backend b\nbackend b\n{own}\n server s 10.0.0.1:80 check\n"
+        ))
+    };
+    let found = of(" http-check expect status 204");
+    for line in ["path = \"/d\"", "host = \"a.example\"", "status = \"204\""] {
+        assert!(lines(&found.toml).contains(&line), "{line}: {}", found.toml);
+    }
+    let report = found.report.to_text(true);
+    assert!(report.contains("different: http-check expect status 204: ") && report.contains("here /d"), "{report}");
+    let report = of(" http-check connect").report.to_text(true);
+    assert!(report.contains("the same: http-check connect: a health check without a request"), "{report}");
+    let report = of(" http-check connect port 81").report.to_text(true);
+    assert!(report.contains("not translated: http-check connect port 81: "), "{report}");
 }
 
 /// The configuration of the second trial, in `docs/measurements/import-trial`: the result can be read, and says where each setting is from.
@@ -728,7 +754,8 @@ fn the_second_trial_has_a_result_that_can_be_read() {
     assert!(lines < 1350, "{lines} lines");
     // Nobody uses names behind the whole name of `hdr_beg(host)`: they are refused, and need no routes for each path.
     let odd = "names such as api.nordhaven.example… get 403";
-    assert!(report.lines().any(|l| l.contains(":160: different") && l.contains(odd)), "{report}");
+    let full = imported.report.to_text(true);
+    assert!(full.lines().any(|l| l.contains(":160: different") && l.contains(odd)), "{full}");
     assert_eq!(toml.matches(r"headers.host = { regex = '(?i)^api\.nordhaven\.example' }").count(), 3, "{toml}");
     // A path has no routes that do what those around it do: only the host of the API tells `/v1` from `/v1/`.
     assert_eq!(toml.matches("exact = \"/v1\"").count(), 3, "{toml}");

@@ -237,7 +237,7 @@ fn a_file_that_is_included_several_times_counts_once_and_the_numbers_fit_the_lin
     // In the second server, the location's own header takes the place of those of the file.
     let headers = "add_header X-A a;\nadd_header X-B $cookie_b;";
     let Imported { report, .. } = read(&[("nginx.conf", &text), ("headers.conf", headers)]);
-    let said = report.to_text(false);
+    let said = report.to_text(true);
     assert!(!said.contains("found no request"), "{said}");
     let lines: Vec<&str> = said.lines().collect();
     let (counts, lines) = lines.split_last().expect("the numbers");

@@ -4,7 +4,7 @@
 //! still a difference. What changes from run to run is not part of a name: addresses of clients, and made certificates.
 
 use crate::difference::{Aspect, Difference};
-use crate::draft::{Draft, FORWARDED};
+use crate::draft::{Draft, FORWARDED, forwarded};
 use crate::network::client;
 use crate::tree::Place;
 use anyhow::{Context, bail};
@@ -30,7 +30,9 @@ impl Sight {
     /// Of the request with this number.
     pub fn of_request(number: usize, draft: &Draft, difference: &Difference) -> Self {
         let from = draft.from.is_none().then(|| client(number).to_string());
-        let forwarded = draft.headers.iter().find(|(n, v)| n == "X-Forwarded-For" && v.starts_with("10."));
+        // Not an address that the request claims because a rule names it.
+        let own = forwarded(number);
+        let forwarded = draft.headers.iter().find(|(n, v)| n == "X-Forwarded-For" && *v == own);
         let stable = |text: &str| {
             let mut out = text.to_owned();
             if let Some(from) = &from {
@@ -299,18 +301,8 @@ mod tests {
     #[test]
     fn addresses_of_clients_are_not_part_of_a_name() {
         assert_eq!(replaced("198.18.1.1, 198.18.1.12", "198.18.1.1", CLIENT), "(client), 198.18.1.12");
-        let listener = crate::draft::Listener {
-            address: ([203, 0, 113, 10], 80).into(),
-            bound: None,
-            tls: false,
-            quic: false,
-            http2: false,
-            proxy: false,
-            hop: None,
-            place: place(),
-        };
-        let draft = Draft::new(&listener, "a", &place(), &Default::default());
-        let names: Vec<Sight> = [(3, "10.1.0.4"), (300, "10.2.1.51")]
+        let draft = crate::draft::cases::draft();
+        let names: Vec<Sight> = [(3, "10.1.0.4"), (300, "10.1.1.51")]
             .into_iter()
             .map(|(number, forwarded)| {
                 let draft = draft.clone().with("X-Forwarded-For", forwarded);

@@ -9,8 +9,11 @@
 mod beside;
 #[cfg(test)]
 mod cases;
+mod effects;
 mod haproxy;
 mod nginx;
+
+pub use effects::Effects;
 
 use crate::Kind;
 use crate::difference::{Aspect, Difference};
@@ -42,6 +45,8 @@ pub struct Case<'c> {
     pub moved: Option<(&'c str, &'c str)>,
     /// The addresses of the servers of each back-end that has a name.
     pub backends: &'c BTreeMap<String, Vec<String>>,
+    /// What the directives of NGINX do with its variables, and what is in its conditions.
+    pub effects: &'c Effects,
     /// The translation's status; 0: there is none.
     pub status: u16,
 }
@@ -62,20 +67,38 @@ pub fn open(entries: Vec<Entry>, undecided: &BTreeSet<String>) -> Vec<Entry> {
 pub fn announced<'e>(entries: &'e [Entry], case: &Case<'_>) -> Option<&'e Entry> {
     let takes_part = |e: &&Entry| e.place == *case.place || case.scope.contains(&e.place);
     let all = entries.iter().filter(takes_part);
-    // The line itself explains more than one near it, and what is missing more than what is a little different.
+    // An entry about this difference explains more than one that may have any effect, the line itself more than one near it, and what is
+    // missing more than what is a little different.
     let rank = |e: &&Entry| {
         let outcome = match e.outcome.as_str() {
             "undecided" => 0,
             "not_translated" => 1,
             _ => 2,
         };
-        (e.place != *case.place, outcome, e.place.file != case.place.file, e.place.line.abs_diff(case.place.line))
+        let (is_other_file, distance) = (e.place.file != case.place.file, e.place.line.abs_diff(case.place.line));
+        (case.is_vague(e), e.place != *case.place, outcome, is_other_file, distance)
     };
     all.filter(|e| case.is_effect_of(e)).min_by_key(rank)
 }
 
 impl Case<'_> {
+    /// Whether an entry would announce any difference of the request.
+    fn is_vague(&self, entry: &Entry) -> bool {
+        [Aspect::Header("(any)".to_owned()), Aspect::Received("(any)".to_owned())].into_iter().all(|aspect| {
+            let (original, translation) = ("1".to_owned(), "2".to_owned());
+            let difference = Difference { aspect, original, translation, general: None };
+            let case: Case<'_> = *self;
+            Case { difference: &difference, ..case }.is_effect_of(entry)
+        })
+    }
+
     fn is_effect_of(&self, entry: &Entry) -> bool {
+        let words: Vec<&str> = entry.directive.split(' ').collect();
+        // Who may name a client is another matter than what is done with a client that is known.
+        let is_about_claims = is_about_trust(&words) || entry.says.contains("before it compares headers");
+        if entry.outcome != "undecided" && self.changes_rights() && !is_about_claims {
+            return false;
+        }
         // What the report says of an answer, or of certain paths, it says of these only.
         if entry.outcome != "undecided" && entry.says.contains("get 501") {
             return self.is_untranslated() || self.is_file();
@@ -91,7 +114,8 @@ impl Case<'_> {
             return self.is_unserved();
         }
         if entry.says.contains("the server has several ports") {
-            return self.is(&[Aspect::Location]);
+            let same = path_of(&self.difference.original) == path_of(&self.difference.translation);
+            return self.is(&[Aspect::Location]) && same;
         }
         // A file that is not there.
         if entry.says.contains("match no location get 404") {
@@ -111,7 +135,6 @@ impl Case<'_> {
         if entry.says.contains("the three characters %25") {
             return self.draft.is_some_and(|d| d.path.contains('%')) && !self.is_tls();
         }
-        let words: Vec<&str> = entry.directive.split(' ').collect();
         match self.kind {
             Kind::Nginx => self.nginx(entry, &words),
             Kind::Haproxy => self.haproxy(entry, &words),
@@ -151,9 +174,52 @@ impl Case<'_> {
     fn is_untranslated(&self) -> bool {
         match self.aspect() {
             Aspect::Status => self.difference.translation == "501",
-            Aspect::Backend => self.difference.translation == "none",
+            Aspect::Backend => self.difference.translation == "none" && self.status == 501,
             _ => false,
         }
+    }
+
+    /// One side refuses the request with one of these statuses, or no server gets it.
+    fn is_access(&self, statuses: &[&str]) -> bool {
+        let (there, here) = (self.difference.original.as_str(), self.difference.translation.as_str());
+        match self.aspect() {
+            Aspect::Status => !self.at_once() && (statuses.contains(&there) || statuses.contains(&here)),
+            Aspect::Backend => {
+                let stops = |a: &str, b: &str| a == "none" || b.starts_with(&format!("{a}, then "));
+                stops(there, here) || stops(here, there)
+            }
+            _ => false,
+        }
+    }
+
+    /// The request names a client, by a header or by the PROXY protocol.
+    fn names_client(&self) -> bool {
+        let names = ["x-forwarded-for", "x-real-ip", "forwarded"];
+        let is_one = |name: &str| names.iter().any(|n| name.eq_ignore_ascii_case(n));
+        self.draft.is_some_and(|d| d.claims || d.proxy || d.headers.iter().any(|(n, _)| is_one(n)))
+    }
+
+    /// Another client than the one that the original sees: other rights, or another address at the server.
+    fn is_claimed(&self) -> bool {
+        self.names_client() && (self.is_access(&["401", "403", "429"]) || self.is_limit() || self.is_address())
+    }
+
+    /// A request that claims an address passes on one side, and is refused on the other.
+    fn changes_rights(&self) -> bool {
+        let (there, here) = (self.difference.original.as_str(), self.difference.translation.as_str());
+        let refuses = |text: &str| match text.parse::<u16>() {
+            Ok(status) => matches!(status, 400 | 401 | 403 | 421 | 429 | 444),
+            Err(_) => true,
+        };
+        self.draft.is_some_and(|d| d.claims)
+            && match self.aspect() {
+                // A limit that lets clients pass.
+                Aspect::Status if self.at_once() => there != "none refused" && here == "none refused",
+                // What is not translated refuses everybody.
+                Aspect::Status => refuses(there) != refuses(here) && !matches!(here, "501" | "503"),
+                // What follows from it.
+                _ => false,
+            }
     }
 
     /// The original answers with a file, or says that there is none. Where the translation names a server for these requests, the
@@ -219,15 +285,34 @@ impl Case<'_> {
                 let text = self.difference.translation.as_str();
                 matches!(text, "501" | "503") || text.starts_with("no connection")
             }
-            Aspect::Backend => self.difference.translation == "none",
+            Aspect::Backend => self.difference.translation == "none" && matches!(self.status, 0 | 501 | 503),
             _ => false,
         }
     }
 }
 
+/// Whether a directive says who may name a client.
+fn is_about_trust(words: &[&str]) -> bool {
+    match words {
+        ["set_real_ip_from" | "real_ip_header" | "real_ip_recursive", ..] => true,
+        ["listen", rest @ ..] => rest.contains(&"proxy_protocol"),
+        ["bind", rest @ ..] => rest.contains(&"accept-proxy"),
+        ["tcp-request", _, "expect-proxy" | "set-src", ..] | ["http-request", "set-src", ..] => true,
+        _ => false,
+    }
+}
+
+/// The path of a `Location`, without the host.
+fn path_of(location: &str) -> &str {
+    match location.split_once("://") {
+        Some((_, rest)) => rest.find('/').map_or("", |at| &rest[at..]),
+        None => location,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::cases::{NO_BACKENDS, difference, draft, entry, line, place};
+    use super::cases::{NO_BACKENDS, NO_EFFECTS, case, difference, draft, entry, line, place};
     use super::*;
 
     #[test]
@@ -255,9 +340,61 @@ mod tests {
             asked,
             moved: None,
             backends: &NO_BACKENDS,
+            effects: &NO_EFFECTS,
             status,
         };
         assert_eq!(announced(&entries, &case), None, "no line of these takes part");
+    }
+
+    #[test]
+    fn an_entry_about_the_difference_comes_before_one_that_may_have_any_effect() {
+        let entries = [
+            entry(1, "undecided", "some_new_directive on", ""),
+            entry(9, "different", "add_header X-A b", ""),
+            entry(8, "not_translated", "add_header X-B b", ""),
+        ];
+        let of = |header: &str| line(&entries, &draft(), &difference(Aspect::Header(header.into()), "b", "-"));
+        assert_eq!((of("x-a"), of("x-b"), of("x-c")), (Some(9), Some(8), Some(1)));
+    }
+
+    #[test]
+    fn only_an_entry_about_trust_announces_other_rights_of_a_claimed_address() {
+        let entries = [
+            entry(3, "different", "if ($http_x_forwarded_for)", "even with an empty value or 0"),
+            entry(4, "different", "location /", "this route does not match /appx; another route handles it"),
+            entry(5, "different", "real_ip_recursive off", "the last address counts"),
+        ];
+        let of = |forwarded: &str, a: &str, b: &str| {
+            let claims = Draft { claims: true, ..draft().with("X-Forwarded-For", forwarded).at("/appy") };
+            line(&entries, &claims, &difference(Aspect::Status, a, b))
+        };
+        assert_eq!(of("10.0.0.1", "403", "200"), None);
+        assert_eq!(of("10.0.0.1", "200", "403"), None);
+        assert_eq!(of("10.0.0.1, 11.0.0.1", "403", "200"), Some(5), "the entry is about several addresses");
+        assert_eq!(of("10.0.0.1", "404", "200"), Some(4), "these are no rights");
+        let undecided = [entry(3, "undecided", "set_real_ip_from 10.0.0.0/8", "")];
+        let claims = Draft { claims: true, ..draft() };
+        let d = |aspect: Aspect, a: &str, b: &str| line(&undecided, &claims, &difference(aspect, a, b));
+        assert_eq!(d(Aspect::Status, "403", "200"), Some(3));
+        assert_eq!(d(Aspect::Header("x-frame-options".into()), "DENY", "-"), None);
+        assert_eq!(line(&undecided, &draft(), &difference(Aspect::Status, "403", "200")), None, "it names no client");
+    }
+
+    #[test]
+    fn several_ports_announce_the_host_of_a_redirect_and_not_its_path() {
+        let says = "the server has several ports: Location has the path alone";
+        let entries = [entry(3, "different", "location /a/", says)];
+        let is = |a: &str, b: &str| line(&entries, &draft(), &difference(Aspect::Location, a, b)).is_some();
+        assert!(is("https://a:8448/a/", "/a/") && !is("https://a:8448/a/", "/b/"));
+    }
+
+    #[test]
+    fn what_is_not_translated_announces_no_refusal() {
+        let entries = [entry(3, "not_translated", "alias /srv", "run a file server")];
+        let (at, scope, draft) = (place(1), Scope::new(BTreeSet::from([place(3)])), draft());
+        let d = difference(Aspect::Backend, "10.0.0.1:80", "none");
+        let is = |status: u16| announced(&entries, &Case { status, ..case(&at, &scope, &draft, &d) }).is_some();
+        assert!(is(501) && !is(403));
     }
 
     #[test]

@@ -202,10 +202,10 @@ impl<'n> Client<'n> {
     fn at_once(&self, number: usize, draft: &Draft, count: u32) -> Seen {
         let mut open = Vec::new();
         let mut seen = Seen::new(Ok(Response::default()));
-        for _ in 0..count {
+        for at in 0..count {
             match self.connect(number, draft, LIMIT) {
                 Ok(mut connection) => {
-                    let head = head(number, draft);
+                    let head = head(number, &draft.clone().of_client(number, at));
                     if connection.stream.write_all(&head).and_then(|()| connection.stream.flush()).is_ok() {
                         open.push(connection);
                     }

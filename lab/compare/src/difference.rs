@@ -123,6 +123,8 @@ const TEXTS: &str =
     "texts of the gateway's own responses have charset=utf-8 in Content-Type unless content_type says otherwise";
 const CLAIMS: &str =
     "from requests of clients that are not in trusted_proxies, Sealane removes headers that only a proxy may send";
+const STRANGERS: &str = "a listener with proxy_protocol and trusted_proxies refuses connections from other addresses";
+const NAMED: &str = "in a request of a trusted proxy, Sealane sets X-Real-IP to the client that the proxy names";
 const OTHER_RULES: &str = "Sealane answers a request with 421 if its connection was opened for a name with other rules for client certificates";
 const REQUEST_IDS: &str = "[request_id] applies to requests of all hosts";
 const UNDERSCORES: &str = "Sealane passes on headers with underscores (NGINX: underscores_in_headers on)";
@@ -175,6 +177,7 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
         d.general = match d.translation.as_str() {
             "413" if original.received.is_empty() => Some(CONTENT),
             _ if other_rules => Some(OTHER_RULES),
+            _ if draft.stranger && translation.response.is_err() => Some(STRANGERS),
             _ => None,
         };
     }
@@ -200,6 +203,7 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
                 Some(ALWAYS_SENT)
             }
             Aspect::Backend if other_rules => Some(OTHER_RULES),
+            Aspect::Backend if draft.stranger && translation.response.is_err() => Some(STRANGERS),
             Aspect::Received(name)
                 if copied.contains(name) && difference.translation == "-" && sent(name, &difference.original) =>
             {
@@ -209,6 +213,9 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
                 if is_claim(name.as_bytes()) && difference.translation == "-" && sent(name, &difference.original) =>
             {
                 Some(CLAIMS)
+            }
+            Aspect::Received(name) if name == "x-real-ip" && is_named(draft, &difference.translation) => {
+                sent(name, &difference.original).then_some(NAMED)
             }
             // Where the original has no IDs of its own.
             Aspect::Received(name)
@@ -300,6 +307,12 @@ fn covers(name: &str, host: &str) -> bool {
         Some(base) => host.split_once('.').is_some_and(|(_, rest)| rest.eq_ignore_ascii_case(base)),
         None => name.eq_ignore_ascii_case(host),
     }
+}
+
+/// Whether a value is the address that the request names in `X-Forwarded-For`.
+fn is_named(draft: &Draft, value: &str) -> bool {
+    let named = draft.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case("x-forwarded-for"));
+    named.is_some_and(|(_, v)| v.rsplit(", ").next() == Some(value))
 }
 
 /// Both programs have made an ID, and so another one.
@@ -530,12 +543,7 @@ pub fn of_handshake(handshakes: &Handshakes, original: &Shake, translation: &Sha
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::draft::Listener;
-    use crate::tree::{Place, Scope};
-
-    fn place(line: u32) -> Place {
-        Place { file: "n".into(), line }
-    }
+    use crate::draft::cases::draft;
 
     fn seen(status: u16, headers: &[(&str, &str)], to: Option<&str>, target: &str) -> Seen {
         let pairs = |h: &[(&str, &str)]| h.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect::<Vec<_>>();
@@ -555,20 +563,6 @@ mod tests {
             received: received.into_iter().collect(),
             refused: BTreeSet::new(),
         }
-    }
-
-    fn draft() -> Draft {
-        let listener = Listener {
-            address: ([203, 0, 113, 10], 80).into(),
-            bound: None,
-            tls: false,
-            quic: false,
-            http2: false,
-            proxy: false,
-            hop: None,
-            place: place(1),
-        };
-        Draft::new(&listener, "a", &place(2), &Scope::default())
     }
 
     fn compared(original: &Seen, translation: &Seen, groups: &[Vec<String>]) -> Vec<Difference> {
@@ -607,6 +601,21 @@ mod tests {
         assert!(of_request(&draft(), &with("https"), &with("http"), &setup).is_empty());
         let haproxy = Setup { forwarded: false, ..setup };
         assert!(of_request(&sends, &with("https"), &with("http"), &haproxy).is_empty());
+    }
+
+    #[test]
+    fn a_stranger_is_refused_and_nobody_is_let_in_as_a_rule() {
+        let (a, mut b) = (seen(200, &[], Some("10.0.0.1:80"), "/"), seen(200, &[], None, "/"));
+        b.response = Err("closed without a response".to_owned());
+        let mirrors = BTreeSet::new();
+        let setup =
+            Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: false, copied: &mirrors };
+        let stranger = Draft { claims: true, stranger: true, ..draft() };
+        let found = of_request(&stranger, &a, &b, &setup);
+        assert!(found.len() == 2 && found.iter().all(|d| d.general == Some(STRANGERS)), "{found:?}");
+        assert!(of_request(&stranger, &b, &a, &setup).iter().all(|d| d.general.is_none()), "it is let in");
+        let other = Draft { stranger: false, ..stranger };
+        assert!(of_request(&other, &a, &b, &setup).iter().all(|d| d.general.is_none()), "another one is refused");
     }
 
     #[test]

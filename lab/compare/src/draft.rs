@@ -84,6 +84,14 @@ pub const LANES: u32 = 2;
 /// The client that a proxy names in `X-Forwarded-For`; [`Plan::spread`] gives each request one of its own.
 pub const FORWARDED: &str = "10.1.2.3";
 
+/// What stands for another address in each of many requests at once.
+pub const ROTATING: &str = "{client}";
+
+/// The client that a proxy names in `X-Forwarded-For` of the request with this number.
+pub fn forwarded(number: usize) -> String {
+    format!("10.{}.{}.{}", 1 + number / 62_500 % 250, number / 250 % 250, 1 + number % 250)
+}
+
 /// The largest content that is sent.
 pub const MAX_CONTENT: u64 = 64 << 20;
 
@@ -98,8 +106,12 @@ pub struct Draft {
     pub over: Over,
     /// Whether it wants the header of the PROXY protocol.
     pub proxy: bool,
-    /// Who sends that header: an address that the configuration trusts.
+    /// Who sends that header: an address that the configuration trusts, unless it is a `stranger`.
     pub hop: Option<IpAddr>,
+    /// Whether an address sends that header that may not do so.
+    pub stranger: bool,
+    /// Whether it names another client than the one that sends it.
+    pub claims: bool,
     /// The client's address; `None` for one of its own.
     pub from: Option<IpAddr>,
     /// The name in the handshake; `None` for the host.
@@ -139,6 +151,8 @@ impl Draft {
             over: Over::Http1,
             proxy: listener.proxy,
             hop: listener.hop,
+            stranger: false,
+            claims: false,
             from: None,
             sni: None,
             host: host.to_owned(),
@@ -180,6 +194,14 @@ impl Draft {
         self.headers.iter().any(|(n, v)| n.eq_ignore_ascii_case("content-type") && v == GRPC)
     }
 
+    /// One of many at once, with the address that it claims. `number`: of the draft.
+    pub fn of_client(mut self, number: usize, at: u32) -> Self {
+        for (_, value) in self.headers.iter_mut().filter(|(_, value)| value.contains(ROTATING)) {
+            *value = value.replace(ROTATING, &format!("10.{}.{}.{}", 100 + number % 100, at / 250, 1 + at % 250));
+        }
+        self
+    }
+
     /// What the request says to the back-end: its number, and what the back-end does.
     pub fn note(&self, number: usize) -> String {
         let words = [&[number.to_string(), self.behaviour.word().to_owned()], self.served.as_slice()].concat();
@@ -195,6 +217,9 @@ impl Draft {
         }
         if let Some(from) = self.from {
             out.push_str(&format!(", from {from}"));
+        }
+        if let Some(hop) = self.hop.filter(|_| self.claims) {
+            out.push_str(&format!(", PROXY header of {hop}"));
         }
         if self.content > 0 {
             out.push_str(&format!(", {} bytes", self.content));
@@ -340,7 +365,7 @@ impl Plan {
     pub fn spread(&mut self) {
         for (n, draft) in self.drafts.iter_mut().enumerate() {
             for (_, value) in draft.headers.iter_mut().filter(|(_, value)| value == FORWARDED) {
-                *value = format!("10.{}.{}.{}", 1 + n / 62_500 % 250, n / 250 % 250, 1 + n % 250);
+                *value = forwarded(n);
             }
         }
     }
@@ -442,4 +467,33 @@ pub fn is_sendable(draft: &Draft) -> bool {
             n.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
                 && v.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
         })
+}
+
+/// Listeners and requests for tests.
+#[cfg(test)]
+pub(crate) mod cases {
+    use super::*;
+
+    pub(crate) fn place(line: u32) -> Place {
+        Place { file: "n".into(), line }
+    }
+
+    /// One without TLS, of line 1.
+    pub(crate) fn listener() -> Listener {
+        Listener {
+            address: ([203, 0, 113, 10], 80).into(),
+            bound: None,
+            tls: false,
+            quic: false,
+            http2: false,
+            proxy: false,
+            hop: None,
+            place: place(1),
+        }
+    }
+
+    /// `GET /` for the host `a`, of line 2.
+    pub(crate) fn draft() -> Draft {
+        Draft::new(&listener(), "a", &place(2), &Scope::default())
+    }
 }

@@ -18,6 +18,7 @@
 
 mod accept;
 mod announce;
+mod claims;
 pub mod client;
 pub mod difference;
 mod draft;

@@ -144,9 +144,15 @@ impl Network {
         &self.inside
     }
 
+    /// The namespace of a client: one with an address of the loopback is where the program is.
+    fn of_client(&self, to: IpAddr, from: Option<IpAddr>) -> &NetNs {
+        if from.as_ref().is_some_and(IpAddr::is_loopback) { &self.inside } else { self.of(to) }
+    }
+
     /// Connects a client.
     pub fn connect(&self, to: SocketAddr, from: Option<IpAddr>, limit: Duration) -> io::Result<TcpStream> {
-        self.of(to.ip()).run(|| match from.filter(|f| f.is_ipv4() == to.is_ipv4() && !to.ip().is_loopback()) {
+        let from = from.filter(|f| f.is_ipv4() == to.is_ipv4() && !to.ip().is_loopback());
+        self.of_client(to.ip(), from).run(|| match from {
             None => TcpStream::connect_timeout(&to, limit),
             Some(from) => connect_from(from, to, limit),
         })?
@@ -156,7 +162,7 @@ impl Network {
     pub fn udp(&self, to: IpAddr, from: IpAddr) -> io::Result<UdpSocket> {
         let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let from = if from.is_ipv4() == to.is_ipv4() && !to.is_loopback() { from } else { any };
-        self.of(to).run(|| UdpSocket::bind((from, 0)))?
+        self.of_client(to, Some(from)).run(|| UdpSocket::bind((from, 0)))?
     }
 
     /// Starts the program, and waits until it listens.

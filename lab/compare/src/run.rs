@@ -1,7 +1,7 @@
 //! One comparison from the beginning to the end.
 
 use crate::accept::{Accepted, Sight};
-use crate::announce::{Case, announced, open};
+use crate::announce::{Case, Effects, announced, open};
 use crate::client::{Client, Seen};
 use crate::difference::{Aspect, CASES, PORTS, Setup, of_handshake, of_request};
 use crate::draft::{Draft, LANES, Plan, Times, Untried};
@@ -195,7 +195,8 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
         cors: translation::has_cors(&table),
         copied: &copied,
     };
-    judge(&plan, &entries, &setup, (&there, &here), accepted.as_mut(), &mut report);
+    let effects = if kind == Kind::Nginx { Effects::of(&tree) } else { Effects::NONE };
+    judge(&plan, &entries, &effects, &setup, (&there, &here), accepted.as_mut(), &mut report);
     report.made = files.made();
     report.untried.append(&mut plan.untried);
     report.finish();
@@ -448,6 +449,7 @@ fn look(side: &Side, plan: &Plan, http3: bool, files: &Files, end: Instant, coun
 fn judge(
     plan: &Plan,
     entries: &[translation::Entry],
+    effects: &Effects,
     setup: &Setup<'_>,
     (there, here): (&Saw, &Saw),
     mut accepted: Option<&mut Accepted>,
@@ -475,10 +477,10 @@ fn judge(
         }
         for difference in &found {
             let (place, scope) = (&draft.place, &draft.scope);
-            let draft_of = Some(draft);
-            let case = Case { kind, place, scope, draft: draft_of, difference, asked, moved, backends, status };
-            let by = announced(entries, &case);
             let sight = Sight::of_request(number, draft, difference);
+            let of = Some(draft);
+            let case = Case { kind, place, scope, draft: of, difference, asked, moved, backends, effects, status };
+            let by = announced(entries, &case);
             let why = accepted.as_deref_mut().and_then(|a| a.why(&sight));
             report.add(place, difference, &sight, || Draft::text(draft), by, why);
         }
@@ -494,16 +496,16 @@ fn judge(
             for difference in of_handshake(handshakes, there, here) {
                 let (place, scope) = (&handshakes.listener.place, &handshakes.scope);
                 let (asked, moved, backends, status) = ((false, false), None, &plan.backends, 0);
-                let case =
-                    Case { kind, place, scope, draft: None, difference: &difference, asked, moved, backends, status };
+                let (draft, difference) = (None, &difference);
+                let case = Case { kind, place, scope, draft, difference, asked, moved, backends, effects, status };
                 let text = match &there.about {
                     About::Name(Some(name)) => format!("handshake with {} for {name}", handshakes.listener.address),
                     _ => format!("handshake with {}", handshakes.listener.address),
                 };
                 let by = announced(entries, &case);
-                let sight = Sight::of_handshake(&text, &difference);
+                let sight = Sight::of_handshake(&text, difference);
                 let why = accepted.as_deref_mut().and_then(|a| a.why(&sight));
-                report.add(place, &difference, &sight, || text.clone(), by, why);
+                report.add(place, difference, &sight, || text.clone(), by, why);
             }
         }
     }

@@ -80,7 +80,12 @@ pub fn in_and_out(network: &str) -> Option<(IpAddr, IpAddr)> {
     let bits = u32::from(address);
     // Neither the network's own number nor its last one; a host is itself.
     let inside = if length >= 31 { bits } else { (bits & mask) | (!mask & 0x00fe_fefe).max(1) };
-    let outside = if length == 0 { inside } else { inside ^ (1 << (32 - length)) };
+    let outside = match length {
+        0 => inside,
+        // 127.0.0.0 and 10.0.0.255 may not be addresses of clients.
+        32 if matches!((inside ^ 1) & 0xff, 0 | 0xff) => inside ^ 2,
+        _ => inside ^ (1 << (32 - length)),
+    };
     Some((IpAddr::V4(inside.into()), IpAddr::V4(outside.into())))
 }
 
@@ -115,6 +120,7 @@ mod tests {
         let text = |n: &str| in_and_out(n).map(|(i, o)| format!("{i} {o}"));
         assert_eq!(text("10.0.0.0/8").as_deref(), Some("10.254.254.254 11.254.254.254"));
         assert_eq!(text("192.0.2.7").as_deref(), Some("192.0.2.7 192.0.2.6"));
+        assert_eq!(text("127.0.0.1").as_deref(), Some("127.0.0.1 127.0.0.3"));
         assert_eq!(text("0.0.0.0/40"), None);
         assert_eq!(text("fd00::/8"), None);
     }

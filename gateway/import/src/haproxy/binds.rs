@@ -222,9 +222,7 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
                 used = 1;
                 l.settings.set("proxy_protocol", "true", &at.place);
                 match context.trusted.is_empty() {
-                    true => report.decide(line.id, "write the addresses of the load balancers that may send PROXY \
-                                                    headers in trusted_proxies: without this setting, every client \
-                                                    may send them"),
+                    true => report.decide(line.id, crate::report::PROXY_SENDERS),
                     false => l.settings.set("trusted_proxies", list(context.trusted), &at.place),
                 }
             }
@@ -394,8 +392,7 @@ fn protocol(
     report: &mut Report,
 ) {
     let Some(chosen) = versions.list() else {
-        return report
-            .decide(line.id, "TLS 1.0 and 1.1 are not supported: decide which of 1.2 and 1.3 clients may use");
+        return report.decide(line.id, crate::report::OLD_TLS);
     };
     if versions.older {
         report.differs(line.id, "TLS 1.0 and 1.1 are not supported: clients without a newer version are refused");

@@ -503,6 +503,12 @@ const CHECKS: &[&str] = &[
     "spop-check",
 ];
 
+const CONNECT: &str = "a check is one request";
+
+/// What the report says of a check that has nothing but `http-check expect`.
+const SILENT: &str = "this section has no \"http-check send\" and no \"option httpchk\" of its own, so HAProxy 2.2 and later send no request \
+     in this check, and its servers are down after the first checks (503). Sealane sends the inherited request";
+
 fn checks(proxy: &Proxy, tcp: bool, health: &mut Settings, report: &mut Report) {
     // The last option selects the kind of all checks.
     let kind = proxy.all().filter(|l| l.word(0) == "option" && CHECKS.contains(&l.word(1))).last();
@@ -510,10 +516,22 @@ fn checks(proxy: &Proxy, tcp: bool, health: &mut Settings, report: &mut Report) 
     let Some(on) = proxy.option("httpchk").filter(|_| !tcp).filter(is_kind) else { return };
     // A section with a check of its own inherits neither rules nor the request.
     let is_rule = |l: &Line| l.word(0) == "http-check" && matches!(l.word(1), "connect" | "send" | "expect");
+    let is_send = |l: &Line| l.is(&["option", "httpchk"]) || l.is(&["http-check", "send"]);
     let has_own = proxy.own().any(|l| l.is(&["option", "httpchk"]) || is_rule(l));
+    let is_silent = has_own && !proxy.own().any(is_send);
     let is_own = |l: &Line| proxy.own().any(|own| own.id == l.id);
+    if is_silent && !proxy.own().any(|l| l.is(&["http-check", "expect"])) {
+        // HAProxy only connects.
+        for l in proxy.own().filter(|l| is_rule(l)) {
+            match l.words.len() {
+                2 => report.same(l.id, "a health check without a request"),
+                _ => report.missing(l.id, CONNECT),
+            }
+        }
+        return;
+    }
     let mut path = "/".to_owned();
-    let words: &[String] = if has_own && !is_own(on) { &[] } else { on.from(2) };
+    let words: &[String] = if has_own && !is_silent && !is_own(on) { &[] } else { on.from(2) };
     match words {
         [] => {}
         [path_] => path = path_.clone(),
@@ -521,7 +539,8 @@ fn checks(proxy: &Proxy, tcp: bool, health: &mut Settings, report: &mut Report) 
     }
     let mut place = on.place.clone();
     report.differs(on.id, "health.path: the request is always GET, and statuses from 200 to 399 are good");
-    let applies = |l: &&Line| l.word(0) == "http-check" && (!has_own || !is_rule(l) || is_own(l));
+    let is_inherited = |l: &Line| is_silent && l.is(&["http-check", "send"]);
+    let applies = |l: &&Line| l.word(0) == "http-check" && (!has_own || !is_rule(l) || is_own(l) || is_inherited(l));
     for l in proxy.all().filter(applies) {
         match l.word(1) {
             "send" => {
@@ -536,19 +555,24 @@ fn checks(proxy: &Proxy, tcp: bool, health: &mut Settings, report: &mut Report) 
                 }
                 report.differs(l.id, "health.path and host: the request is always GET");
             }
-            "expect" => match (l.word(2), l.word(3)) {
-                ("status", range) if is_range(range) => {
-                    health.set("status", quoted(range), &l.place);
-                    report.same(l.id, "health.status");
+            "expect" => {
+                match (l.word(2), l.word(3)) {
+                    ("status", range) if is_range(range) => {
+                        health.set("status", quoted(range), &l.place);
+                        report.same(l.id, "health.status");
+                    }
+                    _ => report.missing(
+                        l.id,
+                        "health checks compare only the status of the response, with one status or with a range such \
+                         as \"200-399\"",
+                    ),
                 }
-                _ => report.missing(
-                    l.id,
-                    "health checks compare only the status of the response, with one status or with a range such as \
-                     \"200-399\"",
-                ),
-            },
+                if is_silent {
+                    report.differs(l.id, format!("{SILENT}, here {path}"));
+                }
+            }
             "disable-on-404" => report.missing(l.id, "`sealane server` drains a server"),
-            _ => report.missing(l.id, "a check is one request"),
+            _ => report.missing(l.id, CONNECT),
         }
     }
     match path.starts_with('/') && path.bytes().all(|b| b.is_ascii_graphic()) {

@@ -102,14 +102,15 @@ impl Checks {
         match (&self.forward_auth, other.forward_auth) {
             (Some(_), Some(_)) => import.decide(
                 d,
-                "Sealane asks only one server about a request (forward_auth): decide which auth_request stays",
+                "Sealane asks only one server about a request: write forward_auth = { upstream = \"NAME\", path = \
+                 \"/PATH\" } for the auth_request that stays",
             ),
             (None, there @ Some(_)) => self.forward_auth = there,
             (_, None) => {}
         }
         match (&self.basic_auth, other.basic_auth) {
             (Some(a), Some(b)) if a.users != b.users => {
-                import.decide(d, "a request can be checked with only one file of users: write basic_auth");
+                import.decide(d, crate::report::ONE_LIST);
             }
             (None, there @ Some(_)) => self.basic_auth = there,
             _ => {}
@@ -286,7 +287,7 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
         let all = all.into_iter().filter(|(b, _)| own.is_some_and(|own| *b >= own));
         let names: Option<Vec<String>> = all.map(|(b, used)| rate_limit(import, &zone.0, zone.1, b, used)).collect();
         let Some(names) = names.filter(|names| !names.is_empty()) else {
-            import.decide(d, "this limit cannot be translated; write a [[rate_limit]]");
+            import.decide(d, format!("this limit cannot be translated: {}", crate::report::RATE_LIMIT));
             continue;
         };
         match d.arguments().contains(&"nodelay") {
@@ -451,7 +452,9 @@ pub(super) fn concurrency_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>)
         let Some(names) = names.filter(|names| !names.is_empty()) else {
             import.decide(
                 d,
-                "what this zone counts cannot be translated: write a [[concurrency_limit]], or let the server limit",
+                "what this zone counts cannot be translated: write [[concurrency_limit]] with name = \"open\" and \
+                 max_requests = 20, and concurrency_limit = [\"open\"] in each host or route that it limits, or let the \
+                 server limit",
             );
             continue;
         };

@@ -281,8 +281,9 @@ fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l
             for d in from.iter().chain(&all) {
                 import.decide(
                     d,
-                    "the servers of one address differ in set_real_ip_from, but a listener has one list: write \
-                     trusted_proxies of this listener",
+                    "the servers of one address differ in set_real_ip_from, but a listener has one list: write in this \
+                     [[listener]] the addresses that are trusted for all of them, for example trusted_proxies = \
+                     [\"10.0.0.0/8\"]",
                 );
             }
         }
@@ -292,8 +293,9 @@ fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l
             for d in header.into_iter().chain(first) {
                 import.decide(
                     d,
-                    "the servers of one address differ in real_ip_header, but a listener trusts one header: write \
-                     trusted_proxies, client_address_header and trust_forwarded of this listener",
+                    "the servers of one address differ in real_ip_header, but a listener trusts one header: write in \
+                     this [[listener]] trusted_proxies = [\"10.0.0.0/8\"], and client_address_header = \
+                     \"X-Forwarded-For\", or trust_forwarded = false if only the PROXY protocol names the client",
                 );
             }
         }
@@ -372,10 +374,6 @@ fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l
         l.settings.set("proxy_protocol", "true", &socket.origin);
         let id =
             import.report.record(socket.origin.clone(), format!("listen {} proxy_protocol", quoted(&socket.address)));
-        import.report.decide(
-            id,
-            "write the addresses of the load balancers that may send PROXY headers in trusted_proxies: without this \
-             setting, every client may send them",
-        );
+        import.report.decide(id, crate::report::PROXY_SENDERS);
     }
 }

@@ -118,11 +118,7 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
         l.settings.set("proxy_protocol", "true", &d.place);
         let from: Vec<String> = scope.all(&["set_real_ip_from"]).iter().filter_map(|d| d.word(1)).map(masked).collect();
         match from.is_empty() || !from.iter().all(|b| is_block(b)) {
-            true => import.decide(
-                d,
-                "write the addresses of the load balancers that may send PROXY headers in trusted_proxies: without \
-                 this setting, every client may send them",
-            ),
+            true => import.decide(d, crate::report::PROXY_SENDERS),
             false => {
                 scope.all(&["set_real_ip_from"]).iter().for_each(|d| import.same(d, "trusted_proxies"));
                 l.settings.set("trusted_proxies", list(&from), &d.place);

@@ -193,7 +193,7 @@ fn protocol<'d>(import: &mut Import<'d>, default: &Member<'_, 'd>, tls: &mut Lis
         offered = versions(&d.arguments());
         match offered.list() {
             None => {
-                import.decide(d, "TLS 1.0 and 1.1 are not supported: decide which of 1.2 and 1.3 clients may use");
+                import.decide(d, crate::report::OLD_TLS);
                 offered = Versions::DEFAULT;
             }
             Some(chosen) => {

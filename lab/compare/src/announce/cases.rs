@@ -1,37 +1,23 @@
-//! Entries, requests and differences for tests.
+//! Entries, differences and what is announced, for tests. Requests are those of [`crate::draft::cases`].
 
+use super::effects::Effects;
 use super::{Case, announced};
 use crate::Kind;
 use crate::difference::{Aspect, Difference};
-use crate::draft::{Draft, Listener};
+use crate::draft::Draft;
 use crate::translation::Entry;
 use crate::tree::{Place, Scope};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub(super) static NO_BACKENDS: BTreeMap<String, Vec<String>> = BTreeMap::new();
+pub(super) use crate::draft::cases::{draft, place};
 
-pub(super) fn place(line: u32) -> Place {
-    Place { file: "n".into(), line }
-}
+pub(super) static NO_EFFECTS: Effects = Effects::NONE;
+pub(super) static NO_BACKENDS: BTreeMap<String, Vec<String>> = BTreeMap::new();
 
 pub(super) fn entry(line: u32, outcome: &str, directive: &str, says: &str) -> Entry {
     let (outcome, directive, says) = (outcome.to_owned(), directive.to_owned(), says.to_owned());
     Entry { outcome, place: place(line), directive, says }
-}
-
-pub(super) fn draft() -> Draft {
-    let listener = Listener {
-        address: ([203, 0, 113, 10], 80).into(),
-        bound: None,
-        tls: false,
-        quic: false,
-        http2: false,
-        proxy: false,
-        hop: None,
-        place: place(1),
-    };
-    Draft::new(&listener, "a", &place(2), &Scope::default())
 }
 
 pub(super) fn difference(aspect: Aspect, original: &str, translation: &str) -> Difference {
@@ -57,6 +43,7 @@ pub(super) fn case<'a>(place: &'a Place, scope: &'a Scope, draft: &'a Draft, dif
         asked,
         moved: None,
         backends: &NO_BACKENDS,
+        effects: &NO_EFFECTS,
         status,
     }
 }

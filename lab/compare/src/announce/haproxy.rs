@@ -16,9 +16,11 @@ impl Case<'_> {
             ("http-request", _) => self.of_request_rule(entry, words),
             ("http-response" | "http-after-response", _) => self.of_response_rule(undecided, words),
             ("redirect", _) => self.is_redirect(undecided),
-            ("tcp-request", "connection" | "content" | "session") => {
-                self.is_refusal("403", undecided) || self.is_limit()
-            }
+            ("tcp-request", "connection" | "content" | "session") => match word(2).split('(').next() {
+                Some(track) if track.starts_with("track-sc") => self.is_limit(),
+                Some("set-src") => self.is_address() || undecided && self.is_claimed(),
+                _ => self.is_refusal("403", undecided) || self.is_limit_of(entry),
+            },
             ("stick-table", _) | ("rate-limit", _) => self.is_limit(),
             // Another back-end answers, and what it does with the response is something else.
             ("use_backend" | "default_backend" | "backend", name) if undecided => {
@@ -37,7 +39,9 @@ impl Case<'_> {
                 self.draft.is_some_and(|d| d.path.starts_with(uri)) && !self.asked.0 && !self.is_tls()
             }
             ("listen" | "frontend", _) if undecided => {
-                self.is_unserved() || self.is(&[Aspect::Status]) && self.difference.translation == "404"
+                self.is_unserved()
+                    || self.is(&[Aspect::Status]) && self.difference.translation == "404"
+                    || self.is(&[Aspect::Backend]) && self.difference.translation == "none" && self.status == 404
             }
             // A section for statistics alone.
             ("listen" | "frontend", _) => entry.says.contains("[admin]") && !self.asked.0 && self.is_unserved(),
@@ -75,7 +79,10 @@ impl Case<'_> {
                 let statuses = words.get(2..).unwrap_or_default();
                 !self.asked.0 && self.is_page(statuses)
             }
-            ("bind", _) => self.is_bind(entry, undecided),
+            ("bind", _) => {
+                let may_claim = undecided && words.contains(&"accept-proxy");
+                self.is_bind(entry, undecided) || may_claim && self.is_claimed()
+            }
             ("server" | "default-server" | "server-template", _) => {
                 let has = |options: &[&str]| words.iter().any(|w| options.contains(w));
                 // An undecided option may have any effect on the connection.
@@ -153,7 +160,7 @@ impl Case<'_> {
                     && (self.is(&[Aspect::Status, Aspect::Location, Aspect::Backend, Aspect::Request])
                         || self.is_received(""))
             }
-            "set-src" => self.is_address() || undecided && self.is(&[Aspect::Status]),
+            "set-src" => self.is_address() || undecided && self.is_claimed(),
             "track-sc0" | "track-sc1" | "track-sc2" => self.is_limit(),
             "cache-use" => self.is_response_header(&["age"]),
             "use-service" => self.is_untranslated() || undecided && self.is(&[Aspect::Status, Aspect::Backend]),
@@ -200,7 +207,12 @@ impl Case<'_> {
                     || word(2).eq_ignore_ascii_case("location") && self.is(&[Aspect::Location])
             }
             "set-status" => self.is(&[Aspect::Status]),
-            "deny" | "return" | "redirect" => self.is_error(),
+            "deny" => {
+                let at = words.iter().position(|w| *w == "deny_status" || *w == "status");
+                self.is_access(&[at.map_or("502", |at| word(at + 1))]) && self.is(&[Aspect::Status])
+            }
+            "return" => self.is_error(),
+            "redirect" => self.is(&[Aspect::Status, Aspect::Location]),
             "cache-store" => self.is_response_header(&["age"]),
             "set-var" | "set-var-fmt" | "unset-var" | "capture" | "set-log-level" | "set-nice" | "set-tos"
             | "set-mark" | "sc-inc-gpc" | "sc-inc-gpc0" | "sc-inc-gpc1" | "sc-set-gpt" | "sc-set-gpt0"
@@ -227,7 +239,8 @@ impl Case<'_> {
 
     /// What a limit refuses, if the entry is about one.
     fn is_limit_of(&self, entry: &Entry) -> bool {
-        let is_one = ["429", "rate", "connections", "[limits]"].iter().any(|w| entry.says.contains(w));
+        let limits = ["429", "rate_limit", "connection_rate", "concurrency_limit", "connections", "[limits]"];
+        let is_one = limits.iter().any(|w| entry.says.contains(w));
         (is_one || entry.outcome == "undecided") && self.is_limit()
     }
 
@@ -287,7 +300,7 @@ impl Case<'_> {
             || says(&["TLS 1.", "versions", "SSL"]) && self.is_negotiated(&["version", "SSL 3", "TLS 1", "handshake"])
             || says(&["ECDHE", "suites"]) && self.is_negotiated(&["suite", "TLS_", "ECDHE"])
             || says(&["groups"]) && self.is_negotiated(&["group", "handshake"])
-            || says(&["certificate", "verify"]) && self.is_handshake()
+            || says(&["certificate", "verify"]) && self.is_handshake() && !self.is_negotiated(&["ALPN", "version"])
             || says(&["[admin]", "socket", "listens", "address"]) && unserved
     }
 
@@ -305,7 +318,7 @@ impl Case<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::announced;
-    use super::super::cases::{difference, draft, entry, place};
+    use super::super::cases::{NO_EFFECTS, difference, draft, entry, place};
     use super::*;
     use crate::Kind;
     use crate::draft::Draft;
@@ -328,6 +341,7 @@ mod tests {
             asked,
             moved: (d.aspect == Aspect::Backend).then_some((a, b)),
             backends: &BTreeMap::from([("b".to_owned(), vec!["10.0.0.2:80".to_owned()])]),
+            effects: &NO_EFFECTS,
             status,
         };
         announced(std::slice::from_ref(entry), &case).is_some()

@@ -11,6 +11,9 @@ impl Case<'_> {
         let (name, argument) = (words[0], words.get(1).copied().unwrap_or_default());
         let (different, undecided) = (entry.outcome == "different", entry.outcome == "undecided");
         let is_of_claim = entry.says.contains("before it compares headers");
+        // The variable that a map sets, wherever it is used.
+        let made = || words.iter().rev().find(|w| w.starts_with('$')).is_some_and(|v| self.is_effect_of_variable(v));
+        let inside = || self.is_effect_of_condition(&entry.place);
         match name {
             "add_header" => self.is_response_header(&[argument]),
             // The headers of copies are not compared.
@@ -48,7 +51,14 @@ impl Case<'_> {
                 self.is_response_header(&["age"])
             }
             "proxy_pass_request_headers" => self.is_received(""),
-            "set_real_ip_from" | "real_ip_header" | "real_ip_recursive" if !undecided => self.is_address(),
+            "real_ip_recursive" if different => {
+                let is_chain = |d: &Draft| {
+                    d.headers.iter().any(|(n, v)| n.eq_ignore_ascii_case("x-forwarded-for") && v.contains(','))
+                };
+                self.draft.is_some_and(is_chain) && self.is_claimed()
+            }
+            "set_real_ip_from" | "real_ip_header" | "real_ip_recursive" if undecided => self.is_claimed(),
+            "set_real_ip_from" | "real_ip_header" | "real_ip_recursive" => self.is_address(),
             "underscores_in_headers" => {
                 matches!(self.aspect(), Aspect::Received(header) if header.contains('_'))
             }
@@ -60,10 +70,12 @@ impl Case<'_> {
                     words[1..].iter().copied().filter(|w| w.bytes().all(|b| b.is_ascii_digit())).collect();
                 // A page that a server makes, or a redirect.
                 let is_passed = words.iter().any(|w| w.starts_with('@') || w.starts_with('=') || w.contains("://"));
-                self.is_page(&statuses)
+                self.is_page(&statuses) && (!self.is(&[Aspect::Status]) || self.is_status_of_page(words))
                     || is_passed && self.status >= 400 && self.is(&[Aspect::Backend, Aspect::Location])
             }
-            "proxy_intercept_errors" | "grpc_intercept_errors" | "recursive_error_pages" => self.is_page(&[]),
+            "proxy_intercept_errors" | "grpc_intercept_errors" | "recursive_error_pages" => {
+                self.server_fails() && self.is_page(&[])
+            }
             "limit_req" if different => {
                 // A request that NGINX would delay is refused.
                 let delayed = !words.contains(&"nodelay");
@@ -77,18 +89,14 @@ impl Case<'_> {
             }
             "limit_req_dry_run" | "limit_conn_dry_run" => self.refuses_with("429"),
             "limit_req" | "limit_conn" | "limit_req_zone" | "limit_conn_zone" => undecided && self.is_limit(),
-            // The default is a choice of the server, whatever the client asks for.
-            // Wherever its variable is used.
-            "map" if different && is_of_claim => !self.is_tls() && self.involves(argument),
+            "map" if different && is_of_claim => self.involves(argument) && made(),
             "map" if different => match entry.says.contains("limited") {
                 true => self.is_limit(),
-                false => self.is_at_backend() && self.involves(argument),
+                false => self.is_at_backend() && self.involves(argument) && made(),
             },
-            "map" if undecided => !self.is_tls() && self.involves(argument),
+            "map" if undecided => self.involves(argument) && made(),
             "geo" if different => self.is_limit(),
-            "geo" if undecided => {
-                !self.is_tls() && self.involves(if words.len() > 2 { argument } else { "$remote_addr" })
-            }
+            "geo" if undecided => self.involves(if words.len() > 2 { argument } else { "$remote_addr" }) && made(),
             "split_clients" => self.is(&[Aspect::Backend]) || self.is_untranslated(),
             // Some requests are not copied.
             "mirror" | "mirror_request_body" => {
@@ -101,12 +109,14 @@ impl Case<'_> {
             "auth_basic" if different => self.is_response_header(&["www-authenticate"]),
             // Who may pass, and what the server is told; where the request goes, and what a limit says, is another matter.
             "auth_request" if undecided => {
-                (self.is(&[Aspect::Status]) && self.difference.translation != "429")
+                self.is_access(&["301", "302", "303", "307", "401", "403", "500", "501"])
                     || self.is_at_backend()
                     || self.asked.0 != self.asked.1 && matches!(self.aspect(), Aspect::Header(_) | Aspect::Content)
             }
-            "auth_basic" | "auth_basic_user_file" | "allow" | "deny" | "satisfy" | "limit_except" if undecided => {
-                self.is(&[Aspect::Status, Aspect::Backend]) || self.is_response_header(&["www-authenticate"])
+            "auth_request_set" if undecided => self.is_effect_of_variable(argument),
+            "allow" | "deny" if undecided => self.is_access(&["403"]),
+            "auth_basic" | "auth_basic_user_file" | "satisfy" | "limit_except" if undecided => {
+                self.is_access(&["401", "403"]) || self.is_response_header(&["www-authenticate"])
             }
             "rewrite" if undecided => {
                 let path = self.draft.map_or("", |d| d.path.as_str());
@@ -114,7 +124,7 @@ impl Case<'_> {
             }
             "if" if undecided => {
                 let negated = words.iter().any(|w| w.starts_with('!'));
-                !self.is_tls() && (negated || self.involves(argument.trim_start_matches('(')))
+                (negated || self.involves(argument.trim_start_matches('('))) && inside()
             }
             // NGINX answers with 500 unless the service says yes, 401 or 403.
             "proxy_pass_request_body" if different => {
@@ -137,9 +147,9 @@ impl Case<'_> {
                 self.server_fails() && (is_status || is_rest || self.is_at_backend())
                     || self.is(&[Aspect::Request]) && is_head
             }
-            "if" if different && is_of_claim => !self.is_tls() && self.involves(argument.trim_start_matches('(')),
+            "if" if different && is_of_claim => self.involves(argument.trim_start_matches('(')) && inside(),
             "if" if different && entry.says.contains("even with an empty value or 0") => {
-                !self.is_tls() && self.gives_nothing(argument)
+                self.gives_nothing(argument) && inside()
             }
             "if" if different => {
                 // Both refuse.
@@ -153,12 +163,19 @@ impl Case<'_> {
             }
             // The `if` around it announces what it does.
             "return" if entry.says == "see the condition" => false,
-            "return" if !undecided => self.is(&[Aspect::Content]) || self.is_response_header(&["content-type"]),
+            "return" if !undecided => {
+                let is_text = self.is(&[Aspect::Content]) || self.is_response_header(&["content-type"]);
+                self.asked == (false, false) && is_text
+            }
+            "return" => {
+                self.is(&[Aspect::Status, Aspect::Location, Aspect::Content, Aspect::Backend, Aspect::Copy])
+                    || matches!(self.aspect(), Aspect::Header(_)) && self.asked != (true, true)
+            }
             "proxy_pass" | "grpc_pass" if different => self.is(&[Aspect::Request]),
             "proxy_next_upstream" | "proxy_next_upstream_tries" | "grpc_next_upstream" | "grpc_next_upstream_tries" => {
                 let fails =
                     |d: &Draft| matches!(d.behaviour, Behaviour::Error | Behaviour::Missing | Behaviour::Forbidden);
-                self.draft.is_some_and(fails) && (self.is(&[Aspect::Status]) || self.is_at_backend())
+                self.draft.is_some_and(fails) && self.is(&[Aspect::Status, Aspect::Backend, Aspect::Request])
             }
             // A server of a group; requests may be counted, and the group is compared, not the server.
             "server" if different && !argument.is_empty() => self.is_limit(),
@@ -179,7 +196,7 @@ impl Case<'_> {
                     || (self.is(&[Aspect::Backend]) && self.difference.translation == "none")
             }
             "ssl_verify_client" | "ssl_client_certificate" | "ssl_crl" if undecided => {
-                self.is_tls() || self.is(&[Aspect::Status, Aspect::Backend])
+                self.is_handshake() || self.is_access(&["400", "403", "421", "495", "496"])
             }
             // No client of a comparison shows a certificate of X.509 version 1.
             "ssl_client_certificate" => false,
@@ -196,8 +213,15 @@ impl Case<'_> {
                     || other_name && self.is(&[Aspect::Backend]) && self.difference.original == "none"
                     || without && self.is(&[Aspect::Backend]) && self.difference.translation == "none"
             }
-            "listen" => true,
-            "ssl_reject_handshake" => self.is_handshake() || self.is(&[Aspect::Backend]),
+            "listen" => {
+                let closed = |text: &str| text.starts_with("no connection") || text.starts_with("closed");
+                let (there, here) = (self.difference.original.as_str(), self.difference.translation.as_str());
+                self.is_handshake()
+                    || self.is_claimed()
+                    || self.is(&[Aspect::Status]) && (closed(there) || closed(here))
+                    || self.is(&[Aspect::Backend]) && (there == "none" || here == "none")
+            }
+            "ssl_reject_handshake" => self.is_handshake() || self.is_access(&[]) && self.is(&[Aspect::Backend]),
             "ssl_protocols" => self.is_negotiated(&["version", "SSL 3", "TLS 1", "suite", "handshake"]),
             "ssl_ciphers" | "ssl_prefer_server_ciphers" => {
                 let others = ["ALPN", "version", "group", "SSL 3", "TLS 1"];
@@ -205,11 +229,23 @@ impl Case<'_> {
             }
             "ssl_ecdh_curve" => self.is_negotiated(&["group", "handshake"]),
             "ssl_conf_command" | "ssl_dhparam" => matches!(self.aspect(), Aspect::Negotiated(_)),
-            "ssl_certificate" | "ssl_certificate_key" => self.is_handshake(),
+            "ssl_certificate" | "ssl_certificate_key" => {
+                self.is_handshake() && !self.is_negotiated(&["ALPN", "version", "group"])
+            }
             "http2" | "http3" => self.is_negotiated(&["ALPN"]),
             n if n.starts_with("ssl_") => undecided && self.is_handshake(),
             _ => undecided && !self.is_tls(),
         }
+    }
+
+    /// A status that NGINX sends in the place of an error, by these words of `error_page`: the one that the line names, that of a redirect,
+    /// or, because the copies have no files, that of a page that is missing.
+    fn is_status_of_page(&self, words: &[&str]) -> bool {
+        let status = self.difference.original.as_str();
+        let is_redirect = words.iter().any(|w| w.contains("://"));
+        words.iter().any(|w| w.strip_prefix('=').is_some_and(|s| s.is_empty() || s == status))
+            || is_redirect && matches!(status, "301" | "302" | "303" | "307" | "308")
+            || !is_redirect && matches!(status, "403" | "404")
     }
 
     /// Of many requests at once the translation refuses some, with this and nothing else.
@@ -218,7 +254,7 @@ impl Case<'_> {
     }
 
     /// What back-ends see: which one it is, and what it gets.
-    fn is_at_backend(&self) -> bool {
+    pub(super) fn is_at_backend(&self) -> bool {
         matches!(self.aspect(), Aspect::Backend | Aspect::Request | Aspect::Received(_) | Aspect::Copy)
     }
 
@@ -270,12 +306,18 @@ impl Case<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::announced;
     use super::super::cases::{case, difference, draft, entry, line, place};
+    use super::super::{Effects, announced};
     use super::*;
+    use crate::difference::Difference;
     use crate::draft::Times;
+    use crate::tree::{Node, Scope};
     use std::collections::BTreeSet;
     use std::sync::Arc;
+
+    fn node(line: u32, words: &str) -> Node {
+        Node { place: place(line), words: words.split(' ').map(str::to_owned).collect(), block: None, from: None }
+    }
 
     #[test]
     fn an_undecided_line_announces_what_it_is_about_and_nothing_beside_it() {
@@ -290,8 +332,35 @@ mod tests {
         assert_eq!(of("/v1/custome%72s/7", Aspect::Location, "/a", "/b"), Some(3));
         assert_eq!(of("/x", Aspect::Status, "401", "200"), Some(4));
         assert_eq!(of("/x", Aspect::Status, "200", "429"), None, "a limit is another matter");
+        // The condition adds a header, and does nothing else.
+        let inside = vec![node(6, "add_header X-A b")];
+        let effects = Effects::of(&[Node { block: Some(inside), ..node(5, "if ($http_user_agent ~ y)") }]);
         let agent = draft().with("User-Agent", "y").at("/x");
-        assert_eq!(line(&entries, &agent, &difference(Aspect::Location, "/a", "/b")), Some(5));
+        let by = |draft: &Draft, aspect: Aspect| {
+            let (at, scope, d) = (place(1), Scope::new(BTreeSet::from([place(5)])), difference(aspect, "b", "-"));
+            announced(&entries, &Case { effects: &effects, ..case(&at, &scope, draft, &d) }).map(|e| e.place.line)
+        };
+        assert_eq!(by(&agent, Aspect::Header("x-a".into())), Some(5));
+        assert_eq!(by(&agent, Aspect::Header("x-b".into())), None);
+        assert_eq!(by(&agent, Aspect::Status), None);
+        assert_eq!(by(&draft(), Aspect::Header("x-a".into())), None);
+    }
+
+    #[test]
+    fn an_undecided_refusal_announces_refusals_in_both_directions_and_no_other_status() {
+        for (directive, status) in [
+            ("deny all", "403"),
+            ("auth_basic Staff", "401"),
+            ("auth_request /auth", "401"),
+            ("ssl_verify_client on", "400"),
+        ] {
+            let entries = [entry(3, "undecided", directive, "")];
+            let is = |aspect: Aspect, a: &str, b: &str| line(&entries, &draft(), &difference(aspect, a, b)).is_some();
+            assert!(is(Aspect::Status, status, "200") && is(Aspect::Status, "200", status), "{directive}");
+            assert!(!is(Aspect::Status, "200", "404") && !is(Aspect::Status, "429", "200"), "{directive}");
+            assert!(is(Aspect::Backend, "none", "10.0.0.1:80") && is(Aspect::Backend, "10.0.0.1:80", "none"));
+            assert!(!is(Aspect::Header("x-frame-options".into()), "DENY", "-"), "{directive}");
+        }
     }
 
     #[test]
@@ -318,12 +387,18 @@ mod tests {
         let entries = [entry(3, "different", "map $http_x_canary $pool", "routes with \"headers\"")];
         let backend = difference(Aspect::Backend, "10.0.0.1:80", "10.0.0.2:80");
         let canary = draft().with("X-Canary", "Always");
-        assert_eq!(line(&entries, &draft(), &backend), None, "the request has no such header");
-        assert_eq!(line(&entries, &canary, &backend), Some(3));
-        assert_eq!(line(&entries, &canary, &difference(Aspect::Status, "403", "200")), None);
+        let effects = Effects::of(&[node(7, "proxy_pass http://$pool")]);
+        let (at, scope) = (place(1), Scope::new(BTreeSet::from([place(3)])));
+        let by = |entries: &[Entry], draft: &Draft, d: &Difference| {
+            announced(entries, &Case { effects: &effects, ..case(&at, &scope, draft, d) }).map(|e| e.place.line)
+        };
+        assert_eq!(by(&entries, &draft(), &backend), None, "the request has no such header");
+        assert_eq!(by(&entries, &canary, &backend), Some(3));
+        assert_eq!(by(&entries, &canary, &difference(Aspect::Status, "403", "200")), None);
+        assert_eq!(line(&entries, &canary, &backend), None, "nothing uses the variable");
         let cookie = [entry(3, "undecided", "map $cookie_group $pool", "")];
-        assert_eq!(line(&cookie, &draft(), &backend), None);
-        assert_eq!(line(&cookie, &draft().with("Cookie", "a=1; group=b"), &backend), Some(3));
+        assert_eq!(by(&cookie, &draft(), &backend), None);
+        assert_eq!(by(&cookie, &draft().with("Cookie", "a=1; group=b"), &backend), Some(3));
     }
 
     #[test]
@@ -373,8 +448,15 @@ mod tests {
     fn an_error_page_changes_errors_and_not_who_may_connect() {
         let entries = [entry(3, "different", "error_page 404 503 /e.html", "")];
         let status = |a: &str, b: &str| difference(Aspect::Status, a, b);
-        assert_eq!(line(&entries, &draft(), &status("200", "404")), Some(3));
+        assert_eq!(line(&entries, &draft(), &status("404", "503")), Some(3), "the page is not there");
+        assert_eq!(line(&entries, &draft(), &status("200", "404")), None, "the status stays");
         assert_eq!(line(&entries, &draft(), &status("410", "200")), None);
+        let replaced = [entry(3, "different", "error_page 404 =200 /e.html", "")];
+        assert_eq!(line(&replaced, &draft(), &status("200", "404")), Some(3));
+        assert_eq!(line(&replaced, &draft(), &status("204", "404")), None);
+        let redirects = [entry(3, "different", "error_page 404 https://a.example/", "")];
+        assert_eq!(line(&redirects, &draft(), &status("302", "404")), Some(3));
+        assert_eq!(line(&redirects, &draft(), &status("200", "404")), None);
         let many = Draft { times: Times::AtOnce(10), ..draft() };
         assert_eq!(line(&entries, &many, &status("some refused: 503", "none refused")), None);
     }

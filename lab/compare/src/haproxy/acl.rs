@@ -541,6 +541,11 @@ fn set(draft: &Draft, of: &Of, text: &str) -> Option<Draft> {
 }
 
 impl Term {
+    /// The networks with which the client's address is compared.
+    pub fn networks(&self) -> impl Iterator<Item = &String> {
+        self.tests.iter().flatten().filter(|t| t.of == Of::Source).flat_map(|t| &t.values)
+    }
+
     /// Requests for which the term is as wanted. `None`: none is known.
     fn requests(&self, draft: &Draft, wanted: bool) -> Option<Vec<Draft>> {
         let wanted = wanted != self.negated;
@@ -627,7 +632,6 @@ pub fn outcomes(groups: &[Vec<Term>], draft: &Draft) -> Outcomes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::draft::Listener;
     use crate::tree::Place;
     use std::collections::BTreeSet;
 
@@ -636,18 +640,7 @@ mod tests {
     }
 
     fn draft() -> Draft {
-        let place = Place { file: "h".into(), line: 1 };
-        let listener = Listener {
-            address: ([203, 0, 113, 10], 80).into(),
-            bound: None,
-            tls: false,
-            quic: false,
-            http2: false,
-            proxy: false,
-            hop: None,
-            place: place.clone(),
-        };
-        Draft::new(&listener, "unknown.example", &place, &Default::default())
+        Draft { host: "unknown.example".to_owned(), ..crate::draft::cases::draft() }
     }
 
     #[test]

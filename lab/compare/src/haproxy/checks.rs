@@ -22,6 +22,8 @@ pub struct Checks {
     pub addresses: BTreeSet<SocketAddr>,
     /// Lines that the copy does not contain, because no answer is known that satisfies them.
     pub unanswered: BTreeSet<Place>,
+    /// The first expectation of a check without a request: no answer satisfies it. The copy only connects instead.
+    pub silent: Option<Place>,
 }
 
 impl Checks {
@@ -53,7 +55,23 @@ impl Checks {
         }
         // A section with rules of its own inherits neither rules nor the request.
         let own: Vec<&Node> = proxy.section.inner().iter().collect();
-        let lines = match own.iter().any(|n| is_option(&n) || is_rule(&n)) {
+        let is = |n: &Node, what: &str| n.name() == "http-check" && n.word(1) == what;
+        let has_own = own.iter().any(|n| is_option(&n) || is_rule(&n));
+        let is_silent = has_own && !own.iter().any(|n| is_option(&n) || is(n, "send"));
+        let lines: Vec<&Node> = match has_own {
+            true if is_silent => {
+                let mut expects = own.iter().filter(|n| is(n, "expect")).map(|n| n.place.clone()).peekable();
+                if expects.peek().is_none() {
+                    // A connection without a request.
+                    return;
+                }
+                if !own.iter().any(|n| is(n, "connect")) {
+                    self.silent = expects.next();
+                }
+                self.unanswered.extend(expects);
+                // The translation sends the inherited request, and expects what the section expects.
+                proxy.inherited.iter().copied().filter(|n| !is(n, "expect")).chain(own).collect()
+            }
             true => own,
             false => proxy.lines().collect(),
         };
@@ -348,6 +366,10 @@ mod tests {
         assert!(http[0].servers.contains("10.0.0.9:8081"));
         assert_eq!(addresses, all("10.0.0.9:80 10.0.0.9:8081"));
         assert!(of(&["option tcp-check"]).0.is_empty());
+        assert!(of(&["http-check connect"]).0.is_empty(), "there is no request");
+        let (http, _, unanswered) = of(&["http-check expect status 204", "http-check expect string up"]);
+        assert_eq!((http[0].target.as_str(), http[0].status, http[0].content.as_deref()), ("/d", 204, Some("up")));
+        assert_eq!(unanswered, 1, "the copy only connects in the place of the first one");
         let (http, _, unanswered) = of(&["option httpchk /", "http-check expect rstring ^(?!a)b"]);
         assert_eq!((http[0].content.as_deref(), unanswered), (None, 1), "only PCRE looks ahead");
     }

@@ -6,7 +6,8 @@ use super::checks::Checks;
 use super::lists::Lists;
 use super::rules::{RULES, Rule, rules};
 use super::{Proxy, binds, proxies, quic_binds, server_address, socket};
-use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Over, Plan, Shown, is_sendable};
+use crate::claims::{Trusted, claimed, rotating};
+use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Over, Plan, Shown, Times, is_sendable};
 use crate::files::CREDENTIALS;
 use crate::nginx::Abilities;
 use crate::samples;
@@ -23,6 +24,8 @@ const MAX_PAIRS: usize = 400;
 const MAX_HTTP3: usize = 40;
 /// Longest word with its variables replaced, in bytes.
 const MAX_WORD: usize = 16 << 10;
+/// Most networks of one condition that are claimed.
+const MAX_NETWORKS: usize = 20;
 /// Most keys of a map that are tried at one listener.
 const MAX_KEYS: usize = 200;
 
@@ -50,6 +53,10 @@ pub fn plan(tree: &[Node], abilities: &Abilities, lists: &Lists) -> Plan {
         plan.servers.extend(checks.addresses);
         plan.checks.extend(checks.http);
         plan.dialogues.extend(checks.dialogues);
+        if let Some(place) = checks.silent {
+            let why = "HAProxy sends no request in this health check, so its servers would be down: the copy only connects";
+            plan.skip(&place, why);
+        }
         for place in checks.unanswered {
             plan.skip(&place, "this part of a health check: no answer of a server is known that satisfies it");
         }
@@ -190,6 +197,24 @@ impl<'p, 'n> Frontend<'p, 'n> {
         out
     }
 
+    /// Who may name a client, if a rule says so.
+    fn trusted(&self) -> Option<Trusted> {
+        self.rules.iter().find_map(Rule::trusted)
+    }
+
+    /// Requests like one for which a rule holds, which claim other addresses.
+    fn claims(&self, rule: &Rule<'_>, held: &Draft, plan: &mut Plan) {
+        for network in rule.networks().take(MAX_NETWORKS) {
+            claimed(held, network, self.trusted()).into_iter().for_each(|d| self.push(plan, d));
+        }
+        if rule.networks().nth(MAX_NETWORKS).is_some() {
+            plan.unasked(&rule.node.place, format!("claims of addresses in more than {MAX_NETWORKS} of its networks"));
+        }
+        if held.times != Times::Once {
+            rotating(held, self.trusted()).into_iter().for_each(|d| self.push(plan, d));
+        }
+    }
+
     /// The back-ends that a rule may select for a request.
     fn selected(&self, rule: &Rule<'n>, draft: &Draft) -> Vec<String> {
         match rule.lookups.first() {
@@ -273,7 +298,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
                     quic: false,
                     http2: node.after("alpn").or(node.after("proto")).is_some_and(|a| a.contains("h2")),
                     proxy: has("accept-proxy"),
-                    hop: None,
+                    hop: self.trusted().map(|t| t.inside).filter(|_| has("accept-proxy")),
                     place: node.place.clone(),
                 };
                 if !plan.listeners.iter().any(|l| l.address == address) {
@@ -568,6 +593,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
             plan.unasked(&node.place, "the choice between the servers of a group is not compared");
         }
         let first = held.into_iter().next()?;
+        self.claims(rule, &first, plan);
         let argument = node.word(2);
         match (node.word(1), argument) {
             ("set-header" | "add-header" | "del-header" | "replace-header" | "replace-value", name)
@@ -613,5 +639,36 @@ impl<'p, 'n> Frontend<'p, 'n> {
         let mut lines = global.1.clone();
         lines.insert(bind.place.clone());
         plan.handshakes.push(Handshakes { listener: listener.clone(), names, chosen, scope: Arc::new(lines) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::cases::place;
+
+    fn node(line: u32, words: &str, block: Option<Vec<Node>>) -> Node {
+        Node { place: place(line), words: words.split(' ').map(str::to_owned).collect(), block, from: None }
+    }
+
+    #[test]
+    fn conditions_on_addresses_are_tried_with_claims() {
+        let frontend = vec![
+            node(2, "mode http", None),
+            node(3, "bind :80 accept-proxy", None),
+            node(4, "tcp-request connection expect-proxy layer4 if { src 10.20.0.10 }", None),
+            node(5, "http-request deny if { path_beg /staff/ } !{ src 10.0.0.0/8 }", None),
+            node(6, "default_backend b", None),
+        ];
+        let backend = vec![node(8, "mode http", None), node(9, "server s 10.0.0.1:80", None)];
+        let tree = [node(1, "frontend f", Some(frontend)), node(7, "backend b", Some(backend))];
+        let plan = plan(&tree, &Abilities::default(), &Lists::default());
+        let text = |address: Option<IpAddr>| address.map(|a| a.to_string()).unwrap_or_default();
+        let claims: Vec<&Draft> = plan.drafts.iter().filter(|d| d.claims && d.place.line == 5).collect();
+        assert!(claims.iter().all(|d| d.path.starts_with("/staff/")), "{claims:?}");
+        let has = |is: &dyn Fn(&Draft) -> bool| claims.iter().any(|d| is(d));
+        assert!(has(&|d| d.stranger && text(d.hop) == "10.20.0.11" && text(d.from) == "10.254.254.254"), "{claims:?}");
+        let names = |d: &Draft| d.headers.iter().any(|(n, v)| n == "Forwarded" && v == "for=10.254.254.254");
+        assert!(has(&|d| names(d) && text(d.hop) == "10.20.0.10" && text(d.from) == "11.254.254.254"), "{claims:?}");
     }
 }

@@ -3,6 +3,7 @@
 use super::Proxy;
 use super::acl::{Match, Named, Term, Test, condition, may_hold, must_hold, outcomes};
 use super::lists::{Lists, Map, Sample, expressions};
+use crate::claims::Trusted;
 use crate::draft::{Draft, is_sendable};
 use crate::files::CREDENTIALS;
 use crate::tree::Node;
@@ -101,6 +102,19 @@ fn lookups(node: &Node, lists: &Lists, backends: &[&str]) -> Result<Vec<Lookup>,
 }
 
 impl Rule<'_> {
+    /// The networks with which its condition compares the client's address.
+    pub fn networks(&self) -> impl Iterator<Item = &String> {
+        self.condition.iter().flatten().flatten().flat_map(Term::networks)
+    }
+
+    /// Who may name a client, if the rule is about that.
+    pub fn trusted(&self) -> Option<Trusted> {
+        let (name, action) = (self.node.name(), self.node.word(1));
+        let is_one = name == "http-request" && action == "set-src"
+            || name == "tcp-request" && (self.node.word(2) == "set-src" || self.node.word(2) == "expect-proxy");
+        self.networks().filter(|_| is_one).find_map(|n| Trusted::of(n))
+    }
+
     fn is_unless(&self) -> bool {
         self.node.words.iter().any(|w| w == "unless")
     }

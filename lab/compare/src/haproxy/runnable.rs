@@ -78,7 +78,9 @@ pub fn runnable(
     let bases = Bases::of(tree, folder);
     let all = proxies(tree);
     let sections = all.iter().filter(|p| p.section.name() != "frontend");
-    let unanswered: BTreeSet<Place> = sections.flat_map(|p| Checks::of(p).unanswered).collect();
+    let checks: Vec<Checks> = sections.map(Checks::of).collect();
+    let unanswered: BTreeSet<&Place> = checks.iter().flat_map(|c| &c.unanswered).collect();
+    let silent: BTreeSet<&Place> = checks.iter().filter_map(|c| c.silent.as_ref()).collect();
     let mut text = String::from("global\n    nbthread 1\n");
     let mut places = vec![None, None];
     for section in tree.iter().filter(|s| !LEFT_OUT.contains(&s.name())) {
@@ -90,6 +92,11 @@ pub fn runnable(
         places.push(Some(section.place.clone()));
         for node in section.inner() {
             if refused.contains(&(node.place.clone(), node.name().to_owned())) || unanswered.contains(&node.place) {
+                continue;
+            }
+            if silent.contains(&node.place) {
+                text.push_str("    http-check connect\n");
+                places.push(Some(node.place.clone()));
                 continue;
             }
             // The only user of a list is the copy's own, who is in all groups.
@@ -397,6 +404,15 @@ mod tests {
         assert!(text.contains("tcp-check send PING\n    tcp-check expect string +PONG"), "{text}");
         let text = of(&["option httpchk GET /up", "http-check expect status 200", "http-check expect rstring (?!a)b"]);
         assert!(text.contains("http-check expect status 200") && !text.contains("rstring"), "{text}");
+    }
+
+    #[test]
+    fn a_check_without_a_request_only_connects() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = nodes(&["balance random", "http-check expect status 204", "http-check expect string x"]);
+        let tree = [node("defaults", Some(nodes(&["option httpchk GET /d"]))), node("backend b", Some(own))];
+        let text = text(&tree, folder.path());
+        assert!(text.contains("    http-check connect\n") && !text.contains("expect"), "{text}");
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The requests that a configuration of NGINX asks for.
 
 use super::location::{Location, Matcher, locations};
-use super::naming::{add_named, maps};
+use super::naming::maps;
 use super::runnable::Abilities;
 use super::servers::{Server, servers};
-use super::site::Site;
+use super::site::{Site, scope_of};
 use super::{http, listen, server, server_address, socket};
 use crate::draft::{Chosen, Draft, Handshakes, Listener, Plan};
 use crate::samples;
@@ -93,7 +93,7 @@ fn mirrors(server: &Node, locations: &[Location<'_>], tree: &[Node], plan: &mut 
     }
 }
 
-fn unknown_hosts(servers: &[Server<'_>], nodes: &[&Node], shared: &BTreeSet<Place>, plan: &mut Plan) {
+fn unknown_hosts<'n>(servers: &[Server<'n>], nodes: &[&'n Node], shared: &BTreeSet<Place>, plan: &mut Plan) {
     let mut done = BTreeSet::new();
     let all = || servers.iter().flat_map(|s| s.listeners.iter().zip(&s.is_default).map(move |(l, d)| (s, l, *d)));
     for (_, listener, _) in all().filter(|(_, l, _)| !l.quic) {
@@ -102,15 +102,7 @@ fn unknown_hosts(servers: &[Server<'_>], nodes: &[&Node], shared: &BTreeSet<Plac
         }
         let here = || all().filter(|(_, l, _)| l.address == listener.address);
         let Some((server, ..)) = here().find(|(.., d)| *d).or_else(|| here().next()) else { continue };
-        let mut lines = shared.clone();
-        server.node.lines(&mut lines);
-        let mut text = String::new();
-        walk(std::slice::from_ref(server.node), &mut |n| {
-            text.push_str(&n.words.join(" "));
-            text.push('\n');
-        });
-        add_named(nodes, text, &mut lines);
-        let scope = Arc::new(lines);
+        let scope = scope_of(server, servers, nodes, shared, "/");
         for host in ["unknown.compare.invalid".to_owned(), listener.address.ip().to_string()] {
             if !host.contains(':') {
                 plan.push(Draft::new(listener, &host, &server.node.place, &scope));
@@ -261,8 +253,14 @@ mod tests {
         assert!(has(&|d| d.content == 1025) && has(&|d| d.content == 1024));
         assert!(has(&|d| d.from.is_some_and(|f| f.to_string() == "10.254.254.254")));
         assert!(has(&|d| d.host == "unknown.compare.invalid" && d.place.line == 2));
-        let other = plan.drafts.iter().find(|d| d.path == "/" && d.host == "a.example").unwrap();
-        assert!(!other.scope.iter().any(|p| p.line == 9), "another location has no part in it");
+        for host in ["a.example", "unknown.compare.invalid"] {
+            let other = plan.drafts.iter().find(|d| d.path == "/" && d.host == host).unwrap();
+            assert!(other.scope.iter().any(|p| p.line == 4), "{host}: the server has a part in it");
+            assert!(!other.scope.iter().any(|p| p.line == 9), "{host}: another location has no part in it");
+        }
+        // Another address than the one that sends the request, for the list of addresses.
+        let claims: Vec<&Draft> = plan.drafts.iter().filter(|d| d.claims).collect();
+        assert!(claims.len() == 6 && claims.iter().all(|d| d.place.line == 9 && d.path == "/api/"), "{claims:?}");
     }
 
     #[test]

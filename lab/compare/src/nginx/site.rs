@@ -1,9 +1,10 @@
 //! The requests that one server of the configuration asks for.
 
-use super::location::{Location, Matcher, paths};
+use super::location::{Location, Matcher, locations, paths};
 use super::naming::add_named;
 use super::servers::Server;
 use super::variables::{Wish, condition, grant, of_if, of_map};
+use crate::claims::{Trusted, claimed, rotating};
 use crate::difference::decoded;
 use crate::draft::{Behaviour, Draft, FORWARDED, LANES, Listener, MAX_CONTENT, Over, Plan, Shown, Times};
 use crate::files::CREDENTIALS;
@@ -50,6 +51,8 @@ const NOT_SENT: &[&str] = &[
 ];
 /// Most values of variables that are tried at one location.
 const MAX_WISHES: usize = 40;
+/// Most networks of one condition that are claimed.
+const MAX_NETWORKS: usize = 20;
 /// Most requests that are sent at once.
 const MAX_AT_ONCE: u64 = 300;
 
@@ -65,6 +68,20 @@ pub(super) struct Site<'s, 'n> {
     pub shared: &'s BTreeSet<Place>,
     pub nodes: &'s [&'n Node],
     pub wishes: &'s [(Place, Wish)],
+}
+
+/// The lines of a server that take part in the answer for a path.
+pub(super) fn scope_of<'n>(
+    server: &Server<'n>,
+    others: &[Server<'n>],
+    nodes: &[&'n Node],
+    shared: &BTreeSet<Place>,
+    path: &str,
+) -> Scope {
+    let mut found = Vec::new();
+    // What is not understood is noted with the server's own requests.
+    locations(server.node.inner(), &[], &mut found, &mut Plan::default());
+    Site { server, others, locations: found, shared, nodes, wishes: &[] }.scope(path, None)
 }
 
 impl<'n> Site<'_, 'n> {
@@ -99,6 +116,12 @@ impl<'n> Site<'_, 'n> {
         let path = decoded(path);
         let locations = self.taking(&path).into_iter().filter(|l| l.matcher != Matcher::Named);
         !locations.flat_map(|l| &l.chain).flat_map(|n| n.inner()).chain(around).any(answers)
+    }
+
+    /// Who may name a client, if the configuration says so.
+    fn trusted(&self) -> Option<Trusted> {
+        let all = self.server.node.inner().iter().chain(self.nodes.iter().copied());
+        all.filter(|n| n.name() == "set_real_ip_from").find_map(|n| Trusted::of(n.word(1)))
     }
 
     /// The lines that take part in the answer for a path.
@@ -344,7 +367,8 @@ impl<'n> Site<'_, 'n> {
             |s: &&Server<'_>| s.listeners.iter().zip(&s.is_default).any(|(l, is)| *is && l.address == draft.to);
         let mut out = BTreeSet::clone(&draft.scope);
         if let Some(server) = named.or_else(|| here().find(is_default)).or_else(|| here().next()) {
-            server.node.lines(&mut out);
+            let there = scope_of(server, self.others, self.nodes, self.shared, &draft.path);
+            out.extend(there.iter().cloned());
         }
         Arc::new(out)
     }
@@ -363,9 +387,16 @@ impl<'n> Site<'_, 'n> {
         for node in block.inner() {
             match node.name() {
                 "if" => {
-                    let granted: Option<Vec<Draft>> = self.of_if(node).map(|wishes| {
+                    let wishes = self.of_if(node);
+                    if wishes.iter().flatten().filter(|w| w.is_address()).nth(MAX_NETWORKS).is_some() {
+                        let why = format!("claims of addresses in more than {MAX_NETWORKS} of its networks");
+                        plan.unasked(&node.place, why);
+                    }
+                    let granted: Option<Vec<Draft>> = wishes.map(|wishes| {
                         let draft = Draft { place: node.place.clone(), ..draft.clone() };
-                        wishes.iter().filter_map(|w| grant(&draft, w)).flatten().collect()
+                        let claims = wishes.iter().filter(|w| w.is_address()).take(MAX_NETWORKS);
+                        let claims = claims.flat_map(|w| claimed(&draft, &w.value, self.trusted()));
+                        wishes.iter().filter_map(|w| grant(&draft, w)).flatten().chain(claims).collect()
                     });
                     match granted {
                         Some(drafts) if !drafts.is_empty() => {
@@ -405,6 +436,9 @@ impl<'n> Site<'_, 'n> {
                             draft.clone().with("X-Forwarded-For", FORWARDED).with("X-Forwarded-Proto", scheme);
                         let draft = if node.name() == "set_real_ip_from" { forwarded } else { draft.clone() };
                         plan.push(Draft { from: Some(from), ..draft });
+                    }
+                    if node.name() != "set_real_ip_from" {
+                        claimed(&draft, node.word(1), self.trusted()).into_iter().for_each(|d| plan.push(d));
                     }
                 }
                 "auth_basic" => {
@@ -487,7 +521,9 @@ impl<'n> Site<'_, 'n> {
         let Some(draft) = draft else { return };
         match at_once {
             Some(n) if n <= MAX_AT_ONCE => {
-                plan.push(Draft { times: Times::AtOnce(n as u32), behaviour, ..draft.clone() });
+                let many = Draft { times: Times::AtOnce(n as u32), behaviour, ..draft };
+                plan.push(many.clone());
+                rotating(&many, self.trusted()).into_iter().for_each(|d| plan.push(d));
             }
             _ => plan.unasked(&node.place, "the command does not send so many requests"),
         }

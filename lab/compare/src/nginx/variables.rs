@@ -12,6 +12,13 @@ pub struct Wish {
     pub value: String,
 }
 
+impl Wish {
+    /// Whether it is for the address of the client.
+    pub fn is_address(&self) -> bool {
+        matches!(self.variable.as_str(), "remote_addr" | "binary_remote_addr")
+    }
+}
+
 /// Values that an operator tells apart: some that satisfy it, and one that does not.
 pub fn values(operator: &str, operand: &str) -> Option<Vec<String>> {
     Some(match operator {

@@ -514,6 +514,40 @@ fn a_configuration_behind_a_load_balancer_is_compared_as_its_clients_see_it() {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
 }
 
+const BY_ADDRESS: &str = r"http {
+    server {
+        listen 80;
+        server_name a.example;
+        location /staff/ { allow 10.0.0.0/8; deny all; proxy_pass http://10.0.0.1; proxy_set_header Host $host; }
+        location /local/ { allow 127.0.0.0/8; deny all; proxy_pass http://10.0.0.1; proxy_set_header Host $host; }
+    }
+}
+";
+
+/// A client that claims an address with more rights, and clients with addresses of the loopback.
+#[test]
+fn claims_of_addresses_with_more_rights_are_compared() {
+    need!("nginx");
+    need_networks!();
+    let site = Site::new();
+    let file = site.file("nginx.conf", BY_ADDRESS);
+    let output = compare("nginx", &file, &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let believes = "[[listener]]\ntrusted_proxies = [\"11.0.0.0/8\"]\n";
+    for (from, to, part, request) in [
+        // NGINX believes nobody.
+        ("[[listener]]\n", believes, "allow 10.0.0.0/8", "X-Forwarded-For: 10.254.254.254, from 11.254.254.254"),
+        ("allow = [\"127.0.0.0/8\"]", "allow = [\"127.0.0.1\"]", "allow 127.0.0.0/8", "from 127.254.254.254"),
+    ] {
+        let translated = edited(&site, "nginx", &file, from, to);
+        let output = compare("nginx", &file, &["--translated", translated.to_str().expect("plain")]);
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{to}\n{said}");
+        assert!(names_the_line(&said, &file, line_of(BY_ADDRESS, part), "status"), "{to}\n{said}");
+        assert!(said.contains(request), "{to}\n{said}");
+    }
+}
+
 /// The same as [`compare`], from a folder in which relative paths start.
 fn compare_in(folder: &Path, kind: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(lab());

@@ -25,10 +25,10 @@ pub(super) fn trusted(proxy: &Proxy, report: &mut Report) -> Vec<String> {
                             "trusted_proxies: on a bind with accept-proxy, connections from other addresses are refused",
                         );
                     }
-                    None => report.decide(l.id, "write the addresses of the load balancers in trusted_proxies"),
+                    None => report.decide(l.id, crate::report::PROXY_SENDERS),
                 }
             }
-            _ => report.decide(l.id, "write the addresses of the load balancers in trusted_proxies"),
+            _ => report.decide(l.id, crate::report::PROXY_SENDERS),
         }
     }
     out

@@ -229,7 +229,8 @@ fn limited(
 ) -> Option<(String, Place)> {
     let found = (limit.section == proxy.section.id).then(|| rate_limit(limit, proxy, shared, out, report)).flatten();
     let Some(name) = found else {
-        report.decide(limit.id, "the import does not understand what this counter counts: write a [[rate_limit]]");
+        let says = "the import does not understand what this counter counts";
+        report.decide(limit.id, format!("{says}: {}", crate::report::RATE_LIMIT));
         return None;
     };
     report.differs(limit.id, "rate_limit: 429 with Retry-After, counted by client address");

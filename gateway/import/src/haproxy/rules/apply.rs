@@ -357,7 +357,7 @@ fn refuse_others(rule: &Rule, left: &Left, report: &mut Report, out: &mut Outcom
         && !there.includes(users)
         && !users.includes(there)
     {
-        report.decide(id, "a request can be checked with only one list of users: write basic_auth");
+        report.decide(id, crate::report::ONE_LIST);
         return true;
     }
     let is_403 = matches!(&rule.what, What::Answer(action) if *action == Action::status(403));
@@ -452,9 +452,11 @@ fn divide(
             }
         }
     }
-    let some = |(only, clients): (Match, Option<Clients>)| clients.filter(|_| !only.is_all()).map(|c| (only, c));
-    let parts: Vec<(Match, Clients)> = all.into_iter().filter_map(some).collect();
-    refuse_some(&parts, rule, behind, passing, atom, path, report, out);
+    let some = |(only, clients): (Match, Option<Clients>)| {
+        clients.filter(|_| !only.is_all()).map(|clients| (only, Change::Refuse(clients)))
+    };
+    let parts: Vec<(Match, Change)> = all.into_iter().filter_map(some).collect();
+    change_some(&parts, rule, behind, passing, atom, path, report, out);
     true
 }
 
@@ -516,51 +518,29 @@ fn counted(left: Left, rule: &Rule, passing: &Passing, out: &Outcome) -> Left {
     }
 }
 
-/// Limits the requests that meet a condition: a route with the condition does what the rules behind this one do, and has the limit.
-#[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
-fn limit_some(
-    only: &Match,
-    limit: Limit,
-    rule: &Rule,
-    behind: &[Rule],
-    passing: &Passing,
-    atom: &Atom,
-    path: &Path,
-    report: &mut Report,
-    out: &mut Outcome,
-) {
-    let (id, place) = (rule.line.id, &rule.line.place);
-    if passing.divided >= MAX_DIVIDED || !out.shares.is_empty() {
-        report.decide(id, "too many rules divide these requests: write routes with rate_limit");
-        return;
-    }
-    let mut other = Outcome { exceptions: Vec::new(), ..out.clone() };
-    other.rates.push(limit);
-    let passing = Passing { divided: passing.divided + 1, ..passing.clone() };
-    run(behind, passing, atom, path, report, &mut other);
-    if !other.shares.is_empty() {
-        report.decide(
-            id,
-            "a later rule sends a random share of the requests to another backend: write routes with split and rate_limit",
-        );
-    }
-    for inner in std::mem::take(&mut other.exceptions) {
-        match only.and(&inner.only) {
-            Both::None => {}
-            Both::These(both) => out.exceptions.push(Exception { only: both, ..inner }),
-            Both::Unsayable => report.decide(
-                id,
-                format!("no route has both the condition of this rule and that of {}: write routes", inner.place),
-            ),
-        }
-    }
-    out.exceptions.push(Exception { only: only.clone(), then: Box::new(other), place: place.clone() });
+/// What a rule does with the requests that meet its condition.
+enum Change {
+    /// It limits them.
+    Limit(Limit),
+    /// It refuses them to these clients.
+    Refuse(Clients),
 }
 
-/// Refuses some clients for each of some conditions. Requests that meet several of these conditions are refused by each of them.
+impl Change {
+    /// The settings that do this.
+    fn settings(&self) -> &'static str {
+        match self {
+            Self::Limit(_) => "rate_limit",
+            Self::Refuse(_) => "\"allow\" and \"deny\"",
+        }
+    }
+}
+
+/// Limits or refuses requests that meet a condition: a route with the condition does what the rules behind this one do, and has the limit
+/// or the list of addresses. Requests that meet several of the conditions are limited or refused by each of them.
 #[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
-fn refuse_some(
-    parts: &[(Match, Clients)],
+fn change_some(
+    parts: &[(Match, Change)],
     rule: &Rule,
     behind: &[Rule],
     passing: &Passing,
@@ -570,23 +550,34 @@ fn refuse_some(
     out: &mut Outcome,
 ) {
     let (id, place) = (rule.line.id, &rule.line.place);
-    for (at, (only, clients)) in parts.iter().enumerate() {
+    for (at, (only, change)) in parts.iter().enumerate() {
+        let settings = change.settings();
         let mut other = Outcome { exceptions: Vec::new(), ..out.clone() };
-        if other.access.refuse(clients, place).is_err() {
+        let said = match change {
+            Change::Limit(limit) => {
+                other.rates.push(limit.clone());
+                true
+            }
+            Change::Refuse(clients) => other.access.refuse(clients, place).is_ok(),
+        };
+        if !said {
             report.decide(id, UNSAYABLE);
             continue;
         }
         if passing.divided >= MAX_DIVIDED || !out.shares.is_empty() {
-            report.decide(id, "too many rules divide these requests: write routes with \"allow\" and \"deny\"");
+            report.decide(id, format!("too many rules divide these requests: write routes with {settings}"));
             continue;
         }
         let passing = Passing { divided: passing.divided + 1, ..passing.clone() };
-        refuse_some(&parts[at + 1..], rule, behind, &passing, atom, path, report, &mut other);
+        change_some(&parts[at + 1..], rule, behind, &passing, atom, path, report, &mut other);
         run(behind, passing, atom, path, report, &mut other);
         if !other.shares.is_empty() {
             report.decide(
                 id,
-                "a later rule sends a random share of the requests to another backend: write routes with split, allow and deny",
+                format!(
+                    "a later rule sends a random share of the requests to another backend: write routes with split and \
+                     {settings}"
+                ),
             );
         }
         for inner in std::mem::take(&mut other.exceptions) {
@@ -738,8 +729,8 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
                 if !matches!(what, What::Deny) {
                     report.differs(id, "rate_limit: the status is 429");
                 }
-                let limit = limit(counter, n, clients);
-                limit_some(&only, limit, rule, &rules[at + 1..], &passing, &atom, path, report, out);
+                let parts = [(only, Change::Limit(limit(counter, n, clients)))];
+                change_some(&parts, rule, &rules[at + 1..], &passing, &atom, path, report, out);
             }
             (_, Left::Access | Left::Unknown) if rule.because.is_some() => {
                 out.lose(rule);
@@ -797,7 +788,7 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
             (What::Auth { realm, users: Some(users) }, Left::Always) => match &out.users {
                 Some(there) if users.includes(there) => report.same(id, "an earlier rule asks for the same password"),
                 Some(there) if !there.includes(users) => {
-                    report.decide(id, "a request can be checked with only one list of users: write basic_auth");
+                    report.decide(id, crate::report::ONE_LIST);
                 }
                 _ => {
                     report.differs(id, "basic_auth: the challenge has charset=\"UTF-8\", too");
