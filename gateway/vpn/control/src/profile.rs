@@ -29,7 +29,7 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("secret", "static keys have no forward secrecy"),
     ("fragment", "set the MTU instead (tun-mtu)"),
     ("shaper", "use the system's traffic control: tc qdisc add dev DEVICE root tbf …"),
-    ("pkcs12", "give ca, cert and key in PEM (openssl pkcs12 -in FILE -out FILE.pem -nodes)"),
+    ("pkcs12", "give ca, cert and key in PEM (openssl pkcs12 -legacy -nodes -in FILE -out FILE.pem)"),
     ("pkcs11-id", "hardware tokens are not supported"),
     ("pkcs11-providers", "hardware tokens are not supported"),
     ("management-external-key", "give the key in PEM"),
