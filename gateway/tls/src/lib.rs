@@ -49,4 +49,4 @@ pub use records::Records;
 pub use rustls::pki_types::CertificateDer;
 pub use server::{BuildError, ServerContext};
 pub use session::{EarlyData, Read, Session, Summary, SynSession, TlsError, fingerprint};
-pub use words::{certificate_problem, revocation_list_problem};
+pub use words::{certificate_problem, connection_error_in_words, revocation_list_problem};

@@ -1,6 +1,7 @@
 //! Why a certificate or a revocation list cannot be used, in words. rustls and webpki print the names of their variants.
 
 use rustls::{CertificateError, OtherError};
+use std::io;
 
 /// Why a certificate is not accepted: a clause about the certificate, such as "it has expired".
 pub fn certificate_problem(e: &CertificateError) -> String {
@@ -38,6 +39,17 @@ pub fn certificate_problem(e: &CertificateError) -> String {
         other => return other.to_string(),
     };
     words.to_owned()
+}
+
+/// An error of a connection to a server. If the server's certificate is the reason, the error says this in words.
+pub fn connection_error_in_words(e: io::Error) -> io::Error {
+    match e.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidCertificate(why)) => {
+            let why = certificate_problem(why);
+            io::Error::new(e.kind(), format!("the server's certificate is not accepted: {why}"))
+        }
+        _ => e,
+    }
 }
 
 /// Why a revocation list cannot be used: a clause about the list, such as "it is damaged".
@@ -83,6 +95,11 @@ mod tests {
         ] {
             assert_eq!(certificate_problem(&e), words);
         }
+        let refused = rustls::Error::InvalidCertificate(CertificateError::Revoked);
+        let refused = connection_error_in_words(io::Error::new(io::ErrorKind::InvalidData, refused));
+        assert_eq!(refused.to_string(), "the server's certificate is not accepted: it is revoked");
+        let other = connection_error_in_words(io::Error::from(io::ErrorKind::TimedOut));
+        assert_eq!(other.kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]
