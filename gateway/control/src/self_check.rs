@@ -268,7 +268,7 @@ fn tun_device() -> Finding {
         Err(e) => Finding::off(
             FEATURE,
             format!("/dev/net/tun: {e}"),
-            Some("only [tunnel] needs it: `modprobe tun`, or pass the device to the container".to_owned()),
+            Some("only [tunnel] needs it: `sudo modprobe tun`, or pass the device to the container".to_owned()),
         ),
     }
 }
@@ -279,7 +279,7 @@ fn kernel_data_plane() -> Finding {
         Ok(Some(_)) => Finding::ok(FEATURE, "the kernel has `ovpn`"),
         Ok(None) => {
             let detail = "no `ovpn` in this kernel: [tunnel] uses the user-space plane";
-            Finding::off(FEATURE, detail, Some("Linux 6.16 and newer have it: `modprobe ovpn`".to_owned()))
+            Finding::off(FEATURE, detail, Some("Linux 6.16 and newer have it: `sudo modprobe ovpn`".to_owned()))
         }
         Err(e) => Finding::off(FEATURE, format!("the kernel does not answer: {e}"), None),
     }
