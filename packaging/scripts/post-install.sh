@@ -6,7 +6,7 @@ set -e
 config=/etc/sealane/sealane.toml
 
 upgrade() {
-	again="sealane upgrade (without an admin socket: systemctl kill -s USR2 --kill-whom=main sealane)"
+	again="sealane upgrade (without an admin socket: systemctl kill -s USR2 --kill-who=main sealane)"
 	if ! /usr/bin/sealane check -c "$config"; then
 		echo "sealane: the new version refuses $config for the reason above." >&2
 		echo "sealane: the old version keeps serving. Correct the file, then run: $again" >&2

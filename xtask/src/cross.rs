@@ -56,7 +56,7 @@ pub fn rustc(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 fn unpack(folder: &Path) -> anyhow::Result<PathBuf> {
     let suite = Suite::open_for(folder, SUITE, &["amd64", "arm64"])?;
     let libraries = suite.search("^libstd-rust-[0-9.]+$")?;
-    let driver = libraries.first().context("the suite has no Rust")?;
+    let driver = libraries.first().with_context(|| format!("Debian {SUITE} has no package libstd-rust-VERSION"))?;
     let root = suite.unpack_with_all(driver)?;
     for package in ["rustc", "libstd-rust-dev:amd64", "libstd-rust-dev:arm64"] {
         output(Command::new("dpkg-deb").arg("-x").arg(suite.fetch(package)?).arg(&root))?;

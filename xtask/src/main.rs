@@ -50,7 +50,7 @@ enum Command {
         /// Install what the tests need without asking (as CI does)
         #[arg(long)]
         yes: bool,
-        /// Only the steps that are quick after a build: formatting, layers, clippy, unit tests, the simulator
+        /// Only the steps that are quick after a build: formatting, layers, dependencies, clippy, unit tests, the simulator
         #[arg(long, conflicts_with_all = ["only", "skip", "dist"])]
         fast: bool,
         /// Only the interop tests, with the program that is shipped (profile `dist`)

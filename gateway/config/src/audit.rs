@@ -8,7 +8,7 @@ use super::Mode;
 use super::certificates::load::{self, Loaded};
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
-use super::host::{Hosts, Target, Upstreams};
+use super::host::{Hosts, Target, Upstreams, only_with_tls};
 use super::listen_address::ListenAddress;
 use super::listener::Draft;
 use super::settings::Shape;
@@ -657,8 +657,8 @@ pub(super) fn plain_listeners(sink: &Sink, listeners: &[Draft], targets: &[Targe
         names.truncate(3);
         let message = format!("listener {} serves {} without encryption", listener.written, names.join(", "));
         let help = format!(
-            "give these hosts listeners = [\":443\"], and add a [[host]] with names = [\"*\"], listeners = [\"{}\"] and \
-             redirect = \"https://{{host}}{{uri}}\"",
+            "{}. Then add a [[host]] with names = [\"*\"], listeners = [\"{}\"] and redirect = \"https://{{host}}{{uri}}\"",
+            only_with_tls("these hosts", targets),
             listener.written
         );
         breaks(sink, policy, rules.whole_path, &listener.span, &message, help);

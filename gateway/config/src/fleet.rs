@@ -211,7 +211,11 @@ pub fn read_ticket_keys_again(file: &Path, answers: &Answers) -> Result<Arc<KeyL
 /// One key in base64 on each line. Lines that begin with `#` are comments.
 fn keys(file: &Path, bytes: &[u8]) -> Result<KeyList, (String, String)> {
     let shown = file.display();
-    let help = || "write 32 random bytes in base64 on each line, as from: openssl rand -base64 32".to_owned();
+    let help = || {
+        "write 32 random bytes in base64 on each line, as from `openssl rand -base64 32`, and the same lines on all gateways that \
+         share the keys"
+            .to_owned()
+    };
     // With room for as many as there may be: a vector that grows leaves what it held in freed memory.
     let mut keys = KeyList(Vec::with_capacity(MAX_KEYS));
     let mut count = 0;
@@ -336,7 +340,12 @@ fn secret(sink: &Sink, file: &At<PathBuf>) -> Option<Zeroizing<[u8; KEY]>> {
     let text = files::read(sink, "secret of the store", file)?.trim_ascii();
     let mut secret = Zeroizing::new([0; KEY]);
     if !read_key(text, &mut secret) {
-        let help = format!("make one: openssl rand -base64 32 > {}", file.value.display());
+        let shown = file.value.display().to_string();
+        let help = format!(
+            "copy the file from another gateway of this store. Only for the first gateway, make one: (umask 077; openssl rand \
+             -base64 32 > {shown}) && {}",
+            files::readable_by_group(&shown)
+        );
         sink.error(&file.span, format!("{}: this is not 32 bytes in base64", file.value.display()), Some(help));
         return None;
     }

@@ -167,7 +167,7 @@ pub(super) fn read(
     if let Some(plain) = chosen.iter().map(|i| &targets[*i]).find(|t| asks_passwords && !t.tls && t.mode == Mode::Http)
     {
         let message = format!("listener \"{}\" takes passwords of basic_auth without encryption", plain.written);
-        let help = "give this host listeners = [\":443\"], unless a proxy in front of the gateway encrypts".to_owned();
+        let help = format!("{}, unless a proxy in front of the gateway encrypts", only_with_tls("this host", targets));
         sink.warn(&span, message, Some(help));
     }
     let knows_listeners = !sink.may_have(top::listener.key);
@@ -426,6 +426,19 @@ pub(super) fn respond(section: Section) -> Option<Action> {
             None => body.map_or_else(|| r::body.default(), |b| b.value).into_bytes(),
         },
     })
+}
+
+/// How to have hosts only on listeners with TLS.
+pub(super) fn only_with_tls(hosts: &str, targets: &[Target]) -> String {
+    let with_tls = targets.iter().filter(|target| target.tls && target.mode == Mode::Http);
+    let mut addresses: Vec<String> = with_tls.map(|target| format!("\"{}\"", target.written)).collect();
+    addresses.dedup();
+    match addresses.is_empty() {
+        true => format!(
+            "add a [[listener]] with address = \":443\" and [listener.tls], and give {hosts} listeners = [\":443\"]"
+        ),
+        false => format!("give {hosts} listeners = [{}]", addresses.join(", ")),
+    }
 }
 
 fn select(sink: &Sink, name: &At<String>, targets: &[Target]) -> Vec<usize> {

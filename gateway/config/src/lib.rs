@@ -114,6 +114,7 @@ pub use schema::schema;
 pub use sealane_passwords::Users;
 pub use sealane_proxy::redirects::RedirectTable;
 pub use sealane_route::AddressSet;
+pub use sealane_tls::{certificate_problem, connection_error_in_words};
 pub use show::Effective;
 pub use sites::is_same_server;
 pub use surroundings::{Answers, Content, Kind, MAX_FILE, Print, Question, Unreadable};

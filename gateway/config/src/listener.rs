@@ -272,8 +272,12 @@ pub(super) fn check_relays(sink: &Sink, listeners: &[Draft], targets: &[Target],
                 "\"{key}\" cannot judge relayed connections, but the host \"{}\" relays connections of this listener (passthrough)",
                 hosts.all[*host as usize].label
             );
-            let help = "write \"listeners\" of that host without this listener, or move this setting to the hosts that serve requests";
-            sink.error(span, message, Some(help.to_owned()));
+            let help = format!(
+                "set \"listeners\" of that host to listeners other than \"{}\" (without \"listeners\", the host uses all of them), or \
+                 move \"{key}\" to the hosts that serve requests",
+                target.written
+            );
+            sink.error(span, message, Some(help));
         }
     }
 }

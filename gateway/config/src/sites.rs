@@ -276,8 +276,8 @@ impl<'a, 't> View<'a, 't> {
                         }
                     };
                     let message = format!(
-                        "client_auth for \"{}\" does not apply to {names}: under {under} name, a client reaches the \
-                         same host or servers without a certificate that this client_auth accepts",
+                        "client_auth for \"{}\" does not apply to {names}: a client that uses {under} name reaches the same \
+                         host or servers, and needs no certificate that this client_auth accepts",
                         at.value
                     );
                     let help = format!("\"*\" stands for one label: write \"**.{suffix}\", for one or more labels");

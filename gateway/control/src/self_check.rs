@@ -14,6 +14,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 /// Open files for 10,000 clients with a connection to an upstream each, and what the gateway needs itself.
 const FILES: u64 = 20_480;
+/// How to get more of them.
+const MORE_FILES: &str = "set LimitNOFILE=1048576 in the systemd unit, or raise the hard limit of the shell (`ulimit -Hn 1048576`; \
+     only root can raise it)";
 /// What the gateway asks for with `listen` (`sockets.rs`).
 const BACKLOG: u64 = 4096;
 /// What QUIC and the tunnel ask for with `SO_RCVBUF`, at least.
@@ -116,15 +119,19 @@ fn open_files() -> Finding {
     const FEATURE: &str = "open files";
     // The gateway raises its own limit to this one.
     match getrlimit(Resource::Nofile).maximum {
-        Some(most) if most < FILES => Finding::limited(
-            FEATURE,
-            format!("at most {most}; each proxied connection needs two"),
-            "set LimitNOFILE=1048576 in the systemd unit, or raise the hard limit of the shell (`ulimit -Hn 1048576`; only root can \
-             raise it)",
-        ),
+        Some(most) if most < FILES => {
+            Finding::limited(FEATURE, format!("at most {most}; each proxied connection needs two"), MORE_FILES)
+        }
         Some(most) => Finding::ok(FEATURE, format!("at most {most}")),
         None => Finding::ok(FEATURE, "no limit"),
     }
+}
+
+/// The warning at the start if the gateway can open few files.
+pub(crate) fn few_open_files(most: u64) -> Option<String> {
+    (most < FILES).then(|| {
+        format!("the gateway can have at most {most} files open, and each proxied connection needs two: {MORE_FILES}")
+    })
 }
 
 fn low_ports() -> Finding {
@@ -202,7 +209,11 @@ fn steering() -> Finding {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Finding::off(
             FEATURE,
             "not permitted: lanes forward datagrams to each other instead",
-            Some("start as root with `user = \"…\"`, or with CAP_BPF and CAP_NET_ADMIN".to_owned()),
+            Some(
+                "under sealane.service, install the drop-in /usr/share/doc/sealane/steering.conf (its comment has the commands); \
+                 otherwise, start as root with `user = \"…\"`, or with CAP_BPF and CAP_NET_ADMIN"
+                    .to_owned(),
+            ),
         ),
         Err(e) => Finding::off(FEATURE, format!("{e}: lanes forward datagrams to each other instead"), None),
     }
@@ -257,7 +268,7 @@ fn tun_device() -> Finding {
         Err(e) => Finding::off(
             FEATURE,
             format!("/dev/net/tun: {e}"),
-            Some("only [tunnel] needs it: `modprobe tun`, or pass the device to the container".to_owned()),
+            Some("only [tunnel] needs it: `sudo modprobe tun`, or pass the device to the container".to_owned()),
         ),
     }
 }
@@ -268,7 +279,7 @@ fn kernel_data_plane() -> Finding {
         Ok(Some(_)) => Finding::ok(FEATURE, "the kernel has `ovpn`"),
         Ok(None) => {
             let detail = "no `ovpn` in this kernel: [tunnel] uses the user-space plane";
-            Finding::off(FEATURE, detail, Some("Linux 6.16 and newer have it: `modprobe ovpn`".to_owned()))
+            Finding::off(FEATURE, detail, Some("Linux 6.16 and newer have it: `sudo modprobe ovpn`".to_owned()))
         }
         Err(e) => Finding::off(FEATURE, format!("the kernel does not answer: {e}"), None),
     }

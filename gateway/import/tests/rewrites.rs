@@ -285,7 +285,7 @@ fn requests_of_an_undecided_rewrite_get_501() {
         let text = site(&format!("if ({condition}) {{ return 301 $moved; }} {PASS}"));
         let Imported { toml, report, .. } = import(&text);
         let said = report.to_text(true);
-        assert!(said.contains("only \"undecided\" stops the gateway: the routes ignore this directive"), "{said}");
+        assert!(said.contains("Only its entry in \"undecided\" keeps the gateway from starting without it"), "{said}");
         assert!(said.contains("not translated: return 301 $moved: see the condition"), "{said}");
         assert!(!said.contains("501") && !toml.contains("501"), "{said}\n{toml}");
     }

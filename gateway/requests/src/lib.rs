@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
+use sealane_tls::connection_error_in_words;
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -54,7 +55,8 @@ pub async fn open(
     let stream = connect(host, port, limit).await?;
     let Some(tls) = tls else { return Ok(Box::new(stream)) };
     let name = ServerName::try_from(host.to_owned()).map_err(|e| e.to_string())?;
-    Ok(Box::new(tls.connect(name, stream).await.map_err(|e| e.to_string())?))
+    let connected = tls.connect(name, stream).await.map_err(connection_error_in_words);
+    Ok(Box::new(connected.map_err(|e| e.to_string())?))
 }
 
 async fn connect(host: &str, port: u16, limit: Duration) -> Result<TcpStream, String> {

@@ -226,7 +226,8 @@ Examples:
     Reload(running::At),
     /// Upgrade a running gateway to the installed binary; open requests are finished (SIGUSR2)
     ///
-    /// No client is refused. After `drain_timeout`, the old process closes connections that are still open.
+    /// No client is refused. After `drain_timeout`, the old process closes connections that are still open, except
+    /// upgraded (WebSocket) and relayed connections: it closes these after `drain_upgraded_timeout`.
     Upgrade(running::At),
     /// Stop a running gateway when its open requests are finished (SIGTERM)
     Drain(running::At),
@@ -302,12 +303,14 @@ Example:
 enum SelfCommand {
     /// Print which features of this system the gateway can use, the system's limits, and how to change them
     #[command(after_help = "\
-Run this command as the user of the gateway. It changes nothing. If a feature is off, this is not
-an error: the gateway works without it. Exit code 0: printed.
+The result is for the rights and limits of the process that runs the check: give it those of the
+gateway, as in the second example. The check changes nothing. If a feature is off, this is not an
+error: the gateway works without it. Exit code 0: printed.
 
 Examples:
   sealane self check
-  sudo systemd-run --pipe --wait -p User=sealane sealane self check --json")]
+  sudo systemd-run --pipe --wait -p User=sealane -p LimitNOFILE=1048576 \\
+    -p AmbientCapabilities=CAP_NET_BIND_SERVICE sealane self check")]
     Check {
         /// Print JSON
         #[arg(long)]
@@ -463,7 +466,7 @@ fn main() -> ExitCode {
                 eprintln!(
                     "  help: name its admin socket with --socket{address}. A gateway has an admin socket only with \"socket\" in \
                      [admin], or with --admin-socket of proxy and respond. To give a running gateway a socket, add \"socket\" to \
-                     [admin] and send it SIGUSR2: systemctl kill -s USR2 --kill-whom=main sealane"
+                     [admin] and send it SIGUSR2: systemctl kill -s USR2 --kill-who=main sealane"
                 );
             }
             ExitCode::FAILURE

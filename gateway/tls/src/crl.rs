@@ -2,6 +2,7 @@
 //! [`ServerContext`](crate::ServerContext) and [`ClientContext`](crate::ClientContext).
 
 use crate::signed::{PublicKey, Signed, without_extensions};
+use crate::words::revocation_list_problem;
 use aws_lc_rs::digest::{Context, SHA256};
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::FromDer;
@@ -22,14 +23,15 @@ pub struct List {
 }
 
 impl List {
-    /// Reads a list in DER. The error says what is wrong with it, in words.
+    /// Reads a list in DER. The error says what is wrong with it, in words: "it is a delta list …".
     pub fn read(der: &[u8]) -> Result<Self, String> {
         // What verifiers cannot use is found here, where there is somebody to tell: lists of changes, indirect lists, unknown
         // critical extensions.
-        webpki::BorrowedCertRevocationList::from_der(der).map_err(|e| format!("it cannot be used: {e}"))?;
-        let (rest, list) = CertificateRevocationList::from_der(der).map_err(|e| format!("it does not parse: {e}"))?;
+        webpki::BorrowedCertRevocationList::from_der(der).map_err(|e| revocation_list_problem(&e))?;
+        let (rest, list) =
+            CertificateRevocationList::from_der(der).map_err(|_| revocation_list_problem(&webpki::Error::BadDer))?;
         if !rest.is_empty() {
-            return Err("more follows it".to_owned());
+            return Err("there are more bytes behind it".to_owned());
         }
         let seconds = |time: x509_parser::time::ASN1Time| u64::try_from(time.timestamp()).unwrap_or(0);
         let mut serials: Vec<&[u8]> = list.iter_revoked_certificates().map(|revoked| revoked.raw_serial()).collect();
@@ -143,5 +145,6 @@ mod tests {
         }
         assert!(List::read(&[good.as_slice(), &[0]].concat()).is_err());
         assert!(List::read(&certificate).is_err());
+        assert!(List::read(&good[..good.len() - 1]).unwrap_err().starts_with("it is damaged"));
     }
 }

@@ -40,6 +40,7 @@ mod testing;
 mod ticket;
 pub mod transparency;
 mod verifier;
+mod words;
 
 pub use authentication::{CertificateNames, REAUTHENTICATE_AFTER};
 pub use client::ClientContext;
@@ -48,3 +49,4 @@ pub use records::Records;
 pub use rustls::pki_types::CertificateDer;
 pub use server::{BuildError, ServerContext};
 pub use session::{EarlyData, Read, Session, Summary, SynSession, TlsError, fingerprint};
+pub use words::{certificate_problem, connection_error_in_words, revocation_list_problem};

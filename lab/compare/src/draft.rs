@@ -311,7 +311,7 @@ pub struct Untried {
 impl Untried {
     /// What it is, for people.
     pub fn title(&self) -> &'static str {
-        if self.is_left_out { "not compared" } else { "not asked" }
+        if self.is_left_out { "not compared" } else { "without a request" }
     }
 }
 

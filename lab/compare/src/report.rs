@@ -171,7 +171,7 @@ impl Report {
                 Known::No => "not announced",
                 Known::Accepted { .. } => "accepted",
                 Known::Announced { .. } => "announced",
-                Known::Always { .. } => "permanent",
+                Known::Always { .. } => "in every translation",
             };
             let _ = writeln!(out, "{}: {what}: {}", found.place, found.aspect);
             let more = match found.requests {
@@ -218,8 +218,8 @@ impl Report {
         let count = |is: fn(&Known) -> bool| self.found.iter().filter(|f| is(&f.known)).count();
         let _ = writeln!(
             out,
-            "{} requests and {} handshakes: {} differences not announced, {} accepted, {} announced, {} permanent; {} lines without requests, {} \
-             not compared",
+            "{} requests and {} handshakes: {} differences not announced, {} accepted, {} announced, {} in every translation; {} lines \
+             without a request, {} not compared",
             self.requests,
             self.handshakes,
             self.unannounced(),

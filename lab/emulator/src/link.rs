@@ -52,9 +52,9 @@ impl fmt::Display for LinkError {
                      users"
                 )
             }
-            Self::Device(e) if e.kind() == io::ErrorKind::NotFound => {
-                f.write_str("there is no /dev/net/tun: run `modprobe tun`; a container needs --device /dev/net/tun")
-            }
+            Self::Device(e) if e.kind() == io::ErrorKind::NotFound => f.write_str(
+                "there is no /dev/net/tun: run `sudo modprobe tun`; a container needs --device /dev/net/tun",
+            ),
             Self::Device(e) => write!(f, "cannot set up a TUN device: {e} (in a container: --device /dev/net/tun)"),
             Self::Io(e) => e.fmt(f),
         }

@@ -43,7 +43,7 @@ pub fn fetch_kernel(suite: &Suite) -> anyhow::Result<Vec<PathBuf>> {
         .iter()
         .filter_map(|name| name.strip_prefix("linux-image-"))
         .max_by_key(|release| numbers(release))
-        .context("the suite has no kernel for virtual machines")?;
+        .context("this suite of Debian has no package linux-image-VERSION-cloud-amd64")?;
     // From Linux 7 on Debian has the kernel and its modules in packages of their own.
     found.iter().filter(|name| name.ends_with(&format!("-{newest}"))).map(|name| suite.fetch(name)).collect()
 }

@@ -334,9 +334,9 @@ impl Store {
         let shown = cert.value.display();
         let leaf = match X509Certificate::from_der(&chain[0]) {
             Ok((_, leaf)) => leaf,
-            Err(e) => {
-                let help = format!("look at the file, or issue it again: openssl x509 -in {shown} -noout -text");
-                sink.error(&cert.span, format!("{shown}: the first certificate does not parse: {e}"), Some(help));
+            Err(_) => {
+                let help = format!("copy the file again, or look at it with: openssl x509 -in {shown} -noout -text");
+                sink.error(&cert.span, format!("{shown}: the first certificate does not parse"), Some(help));
                 return None;
             }
         };
@@ -389,8 +389,10 @@ impl Store {
         files::warn_if_readable(sink, file, "bundle with a private key");
         let shown = file.value.display();
         let convert = || {
+            let new = format!("{shown}.pem");
             Some(format!(
-                "write it again: openssl pkcs12 -legacy -nodes -in {shown} | openssl pkcs12 -export -out {shown}.new"
+                "convert it to PEM, and set \"cert\" to the new file: openssl pkcs12 -legacy -nodes -in {shown} -out {new} && {}",
+                files::readable_by_group(&new)
             ))
         };
         let (message, help) = match pkcs12::open(bytes, words) {
@@ -607,7 +609,8 @@ pub(crate) fn certificates(sink: &Sink, what: &str, file: &At<PathBuf>) -> Optio
             let help = match () {
                 () if looks_like_der(bytes) => {
                     format!(
-                        "the file looks like DER; convert it to PEM: openssl x509 -inform der -in {shown} -out {shown}.pem"
+                        "the file looks like DER; convert it to PEM, and name the new file here: openssl x509 -inform der -in {shown} \
+                         -out {shown}.pem"
                     )
                 }
                 () => "a PEM file has a line \"-----BEGIN CERTIFICATE-----\"".to_owned(),
@@ -631,7 +634,11 @@ pub(crate) fn trust_anchors(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<Certi
     let mut store = rustls::RootCertStore::empty();
     for (i, c) in found.iter().enumerate() {
         if let Err(e) = store.add(c.clone()) {
-            let message = format!("{}: certificate {} is not a trust anchor: {e}", file.value.display(), i + 1);
+            let why = match &e {
+                rustls::Error::InvalidCertificate(e) => sealane_tls::certificate_problem(e),
+                e => e.to_string(),
+            };
+            let message = format!("{}: certificate {} cannot be a trusted CA: {why}", file.value.display(), i + 1);
             let help = "remove this certificate from the file, or replace it by the certificate of a CA".to_owned();
             sink.error(&file.span, message, Some(help));
             return None;
@@ -670,7 +677,7 @@ pub fn parse_revocation_lists(source: &Path, bytes: &[u8]) -> Result<RevocationL
     let mut out = RevocationLists { source: source.to_path_buf(), ..RevocationLists::default() };
     let mut digest = Context::new(&SHA256);
     for list in lists {
-        let read = crl::List::read(&list).map_err(|e| format!("a revocation list cannot be used: {e}"))?;
+        let read = crl::List::read(&list).map_err(|e| format!("this revocation list cannot be used: {e}"))?;
         digest.update(&read.digest);
         out.next_update = [out.next_update, read.next_update].into_iter().flatten().min();
         out.lists.push(list);
@@ -708,14 +715,17 @@ pub(crate) fn private_key(
                 _ if encrypted => (
                     format!("{shown}: the private key is encrypted"),
                     Some(format!(
-                        "set \"passphrase_file\", or remove the passphrase: openssl pkey -in {shown} -out KEY && {}",
-                        files::readable_by_group("KEY")
+                        "set \"passphrase_file\"; or remove the passphrase, and set \"key\" to the new file: openssl pkey -in {shown} \
+                         -out {shown}.new && {}",
+                        files::readable_by_group(&format!("{shown}.new"))
                     )),
                 ),
                 pem::Error::NoItemsFound if looks_like_der(bytes) => (
                     format!("{shown}: no private key in PEM form in this file"),
                     Some(format!(
-                        "the file looks like DER; convert it to PEM: openssl pkey -inform der -in {shown} -out {shown}.pem"
+                        "the file looks like DER; convert it to PEM, and set \"key\" to the new file: openssl pkey -inform der -in {shown} \
+                         -out {shown}.pem && {}",
+                        files::readable_by_group(&format!("{shown}.pem"))
                     )),
                 ),
                 pem::Error::NoItemsFound => {
@@ -773,8 +783,11 @@ fn decrypted_key(
 ) -> Option<PrivateKeyDer<'static>> {
     let words = passphrase_in(sink, passphrase, "passphrase")?;
     let (shown, shown_words) = (file.value.display(), passphrase.value.display());
+    // OpenSSL 3 reads old encryptions only with its legacy provider.
     let rewrite = format!(
-        "encrypt the key again: openssl pkcs8 -topk8 -v2 aes-256-cbc -v2prf hmacWithSHA256 -in {shown} -out {shown}.new"
+        "encrypt the key again, and set \"key\" to the new file: openssl pkcs8 -provider legacy -provider default -topk8 -v2 \
+         aes-256-cbc -v2prf hmacWithSHA256 -in {shown} -out {shown}.new && {}",
+        files::readable_by_group(&format!("{shown}.new"))
     );
     let (message, help) = match encrypted_key::decrypt(bytes, words) {
         Ok(key) => return Some(key),
@@ -784,7 +797,10 @@ fn decrypted_key(
         Err(Undecipherable::Unsupported(what)) => {
             (format!("{shown}: the private key is encrypted with {what}, which is not supported"), Some(rewrite))
         }
-        Err(Undecipherable::Malformed) => (format!("{shown}: the encrypted private key cannot be read"), Some(rewrite)),
+        Err(Undecipherable::Malformed) => {
+            let help = format!("copy the file again. If OpenSSL can read the key, {rewrite}");
+            (format!("{shown}: the encrypted private key cannot be read"), Some(help))
+        }
     };
     sink.error(&file.span, message, help);
     None

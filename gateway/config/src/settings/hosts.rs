@@ -368,8 +368,10 @@ table! {
 table! {
     /// HTTP Basic authentication (RFC 7617). Clients that do not send a correct password get 401. For each network (an
     /// IPv4 address or an IPv6 /56) and for each user, the gateway allows 20 wrong passwords at once, and one more every
-    /// 6 s. After that, further requests with a password get 429, even if the password is correct. The allowance is
-    /// complete again after two minutes without a wrong password. Use Basic authentication only over TLS.
+    /// 6 s. After that, further requests with a password get 429, even if the password is correct. Exception:
+    /// a correct password that the lane has checked in the last 5 minutes passes. If a user has logged in from a network
+    /// before, wrong passwords from other networks do not delay this user there. The allowance is complete again after
+    /// two minutes without a wrong password. Use Basic authentication only over TLS.
     basic_auth "basic_auth";
 
     /// A file with a line `name:hash` for each user, with a hash of bcrypt (`htpasswd -B`) or Argon2 (`sealane tunnel

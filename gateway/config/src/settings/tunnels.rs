@@ -58,8 +58,9 @@ table! {
     key: File = File, described("the file of `cert`"), example("server.key"), aliases("private_key");
     /// A file whose first line is the passphrase of `key`, as for listeners.
     passphrase_file: File = File, example("server.passphrase");
-    /// PEM file of revocation lists (version 2). If a list has expired, all clients are refused. A reload disconnects
-    /// clients whose certificates are revoked. `sealane tunnel ca revoke NAME` writes the list and reloads.
+    /// PEM file of revocation lists (version 2). If a list has expired, all clients are refused whose certificates it is
+    /// for. Certificates of a CA that has no list here are accepted (unlike in `client_auth`). A reload disconnects clients
+    /// whose certificates are revoked. `sealane tunnel ca revoke NAME` writes the list and reloads.
     crl: File = File, example("crl.pem");
     /// Accept only client certificates with this name: `name:alice`, `name-prefix:client-`, `subject:C=KR, CN=alice`.
     verify_x509_name: Text = Text, example("name-prefix:client-");

@@ -465,6 +465,7 @@ impl Counters {
                 (&self.no_certificate, "the client's certificate is revoked".to_owned())
             }
             Some(rustls::Error::InvalidCertificate(why)) => {
+                let why = sealane_tls::certificate_problem(why);
                 (&self.no_certificate, format!("the client's certificate is not accepted: {why}"))
             }
             _ => (&self.no_session, format!("no TLS session: {error}")),

@@ -93,8 +93,9 @@ The certificate is signed by your own development CA, which is valid only for lo
   {ca}
 To trust it
   curl             curl --cacert {ca} …
-  this machine     sudo cp {ca} /usr/local/share/ca-certificates/sealane-dev.crt && sudo update-ca-certificates
-  Chrome           certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n sealane-dev -i {ca}   (package libnss3-tools)
+  Debian, Ubuntu   sudo cp {ca} /usr/local/share/ca-certificates/sealane-dev.crt && sudo update-ca-certificates
+  Fedora, RHEL     sudo cp {ca} /etc/pki/ca-trust/source/anchors/sealane-dev.crt && sudo update-ca-trust
+  Chrome           certutil -d sql:$HOME/.pki/nssdb -A -t C,, -n sealane-dev -i {ca}   (package libnss3-tools or nss-tools)
   Firefox          Settings > Privacy & Security > View Certificates > Authorities > Import
 To remove it, delete {} and undo these steps.",
             self.ca.parent().unwrap_or(Path::new(".")).display()

@@ -55,6 +55,7 @@ use crate::run::shortage::ShortageWatch;
 use crate::run::signals::{Event, Signals};
 use crate::run::systemd::Notifier;
 use crate::run::watch::{Look, Watched};
+use crate::self_check::few_open_files;
 use crate::telemetry::Telemetry;
 use crate::traces::Traces;
 use crate::upgrade::handover::{self, InheritedState, Program};
@@ -110,7 +111,9 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
     log::start(config.log);
     let program = Program::this()?;
     let inherited_state = handover::receive()?;
-    sockets::raise_open_files();
+    if let Some(warning) = few_open_files(sockets::raise_open_files()) {
+        log::warn!("{warning}");
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async move {
         let mut running = Running::start(config, program, inherited_state).await?;

@@ -7,6 +7,7 @@
 use crate::config::{Syslog, SyslogTls};
 use crate::log::Time;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use sealane_tls::connection_error_in_words;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
@@ -97,7 +98,7 @@ impl TlsStream {
         let mut socket = Deadlined { stream, until };
         let mut session = ClientConnection::new(config.clone(), server.name.clone()).map_err(io::Error::other)?;
         while session.is_handshaking() {
-            if session.complete_io(&mut socket)? == (0, 0) {
+            if session.complete_io(&mut socket).map_err(connection_error_in_words)? == (0, 0) {
                 return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
             }
         }

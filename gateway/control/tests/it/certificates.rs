@@ -131,7 +131,7 @@ fn files_that_hold_something_else() {
             "the private key is encrypted",
         ),
         ("certs/a.pem", key.clone().into_bytes(), "certs/a.pem: no certificate in this file"),
-        ("certs/a.pem", der, "the file looks like DER; convert it to PEM: openssl x509"),
+        ("certs/a.pem", der, "the file looks like DER; convert it to PEM, and name the new file here: openssl x509"),
         ("certs/a.pem", pem.as_bytes()[..pem.len() / 2].to_vec(), "the file ends before"),
         ("certs/a.pem", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_vec(), "does not parse"),
     ];

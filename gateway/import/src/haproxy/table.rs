@@ -392,7 +392,12 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("setenv", Undecided("set the variable in the environment of `sealane import`, and import again")),
     ("resetenv", Undecided("set the variables in the environment of `sealane import`, and import again")),
     ("unsetenv", Undecided("set the variables in the environment of `sealane import`, and import again")),
-    ("strict-limits", NotNeeded("when Sealane starts, it reports a system limit that is too low")),
+    (
+        "strict-limits",
+        NotNeeded(
+            "when Sealane starts, it warns if it can open fewer than 20,480 files; for other limits: `sealane self check`",
+        ),
+    ),
     (
         "insecure-fork-wanted",
         NotNeeded(

@@ -277,7 +277,8 @@ fn undecided_paths(d: &Directive) -> Option<When> {
 }
 
 /// What is said of an undecided directive for which the result has nothing.
-const MEANWHILE: &str = "Until you decide, only \"undecided\" stops the gateway: the routes ignore this directive";
+const MEANWHILE: &str = "The routes of the result do not contain this rule. Only its entry in \"undecided\" keeps the gateway from \
+     starting without it: do not remove the entry before you have written a replacement";
 
 /// Why a `rewrite` is undecided whose new paths may get to several locations: with the route that gets to the first of them.
 /// `checks`: what protects these locations.

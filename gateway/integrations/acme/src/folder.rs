@@ -83,13 +83,17 @@ impl Folder {
                 let metadata = std::fs::metadata(folder).map_err(|e| named(&e, folder))?;
                 let (owner, user) = (metadata.uid(), geteuid().as_raw());
                 if owner != user && owner != 0 {
-                    let why = format!("{} belongs to another user (uid {owner}); chown {user}", folder.display());
+                    let why = format!(
+                        "{} belongs to another user (uid {owner}), but the gateway runs as uid {user}: sudo chown -R {user} {}",
+                        folder.display(),
+                        path.display()
+                    );
                     return Err(io::Error::other(why));
                 }
                 let mode = metadata.permissions().mode();
                 if mode & 0o022 != 0 {
                     let why = format!(
-                        "{} can be written by other users (mode {:04o}); chmod 700",
+                        "{0} can be written by other users (mode {1:04o}): sudo chmod 700 {0}",
                         folder.display(),
                         mode & 0o7777
                     );

@@ -10,6 +10,7 @@ use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
+use sealane_config::certificate_problem;
 use serde::Deserialize;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -209,8 +210,12 @@ fn tls_error(e: &std::io::Error) -> String {
             | CertificateError::ExpiredContext { .. }
             | CertificateError::NotValidYet
             | CertificateError::NotValidYetContext { .. }),
-        )) => format!("the server's certificate is not valid now ({why}): is this machine's clock right?"),
+        )) => {
+            let why = certificate_problem(why);
+            format!("the server's certificate is not valid now ({why}): is this machine's clock right?")
+        }
         Some(rustls::Error::InvalidCertificate(why)) => {
+            let why = certificate_problem(why);
             format!(
                 "the server's certificate is not trusted ({why}); \"ca\" in [acme] names the CAs that may have signed it"
             )

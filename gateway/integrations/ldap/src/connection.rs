@@ -3,7 +3,7 @@
 use crate::ber::{Malformed, SEQUENCE, head};
 use crate::messages::{self, Entry, NO_SUCH_OBJECT, Outcome, Response, SIZE_LIMIT_EXCEEDED, SUCCESS, Search};
 use rustls::pki_types::ServerName;
-use sealane_config::LdapUrl;
+use sealane_config::{LdapUrl, connection_error_in_words};
 use std::fmt;
 use std::io;
 use std::time::Instant;
@@ -104,7 +104,9 @@ impl Connection {
             }
         }
         // This connection has read nothing behind the answer: what there is, TLS refuses.
-        Ok(Self::new(Box::new(BufReader::new(tls.connect(name, *plain.stream).await?))))
+        Ok(Self::new(Box::new(BufReader::new(
+            tls.connect(name, *plain.stream).await.map_err(connection_error_in_words)?,
+        ))))
     }
 }
 

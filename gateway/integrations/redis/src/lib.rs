@@ -15,6 +15,7 @@ use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, Value};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use sealane_store::{Answer, Answers, Connection, Incarnation, Operation, Pending, Store, StoreError};
+use sealane_tls::connection_error_in_words;
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -102,7 +103,8 @@ impl RedisStore {
                 let name = name.map_err(|_| StoreError::Away(format!("{host} is not a host name")))?;
                 let tcp = TcpStream::connect((host.as_str(), *port)).await.map_err(away)?;
                 tcp.set_nodelay(true).map_err(away)?;
-                self.begin(tls.connect(name, tcp).await.map_err(away)?).await
+                let stream = tls.connect(name, tcp).await.map_err(connection_error_in_words).map_err(away)?;
+                self.begin(stream).await
             }
             (Address::Tcp(host, port) | Address::Tls(host, port, _), _) => {
                 let tcp = TcpStream::connect((host.as_str(), *port)).await.map_err(away)?;

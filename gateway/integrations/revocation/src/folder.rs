@@ -92,12 +92,14 @@ fn make(folder: &Path) -> io::Result<()> {
         let (owner, user, mode) = (metadata.uid(), geteuid().as_raw(), metadata.permissions().mode());
         let shown = folder.display();
         if owner != user && owner != 0 {
-            return Err(io::Error::other(format!("{shown} belongs to another user (uid {owner}); chown {user}")));
+            return Err(io::Error::other(format!(
+                "{shown} belongs to another user (uid {owner}), but the gateway runs as uid {user}: sudo chown -R {user} {shown}"
+            )));
         }
         if mode & 0o022 != 0 {
             let mode = mode & 0o7777;
             return Err(io::Error::other(format!(
-                "{shown} can be written by other users (mode {mode:04o}); chmod 700"
+                "{shown} can be written by other users (mode {mode:04o}): sudo chmod 700 {shown}"
             )));
         }
     }

@@ -800,8 +800,8 @@ fn decision_limit(seconds: Option<u32>, handshake: Duration, renegotiate: Durati
 /// What of a failed key exchange is worth another try: not what will be the same again.
 fn failed(e: anyhow::Error) -> End {
     match e.downcast_ref::<rustls::Error>() {
-        Some(rustls::Error::InvalidCertificate(_)) => {
-            End::Fatal(anyhow!("the server's certificate is not accepted: {}", in_words(&e)))
+        Some(rustls::Error::InvalidCertificate(why)) => {
+            End::Fatal(anyhow!("the server's certificate is not accepted: {}", sealane_tls::certificate_problem(why)))
         }
         _ => End::Lost(format!("the key exchange has failed: {}", in_words(&e)), None),
     }

@@ -363,7 +363,9 @@ fn no_interface(device: &str, kind: io::ErrorKind) -> String {
     // The kernel replaces `%d` with the first number that is free.
     let device = device.replace("%d", "0");
     let remedy = match kind {
-        io::ErrorKind::NotFound => "there is no /dev/net/tun; load the kernel's module: sudo modprobe tun",
+        io::ErrorKind::NotFound => {
+            "there is no /dev/net/tun; run `sudo modprobe tun`, or pass the device to the container"
+        }
         _ => "this needs CAP_NET_ADMIN and /dev/net/tun",
     };
     format!("cannot create the tunnel's interface {device} ({remedy})")

@@ -3,14 +3,14 @@
 //! OpenVPN does not look at host names, and its certificates mostly have none; so rustls' own verifiers, which insist
 //! on one, are of no use here, and the chain is checked by webpki directly.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use sealane_ovpn::file::NameRule;
-use sealane_tls::attribute_name;
+use sealane_tls::{attribute_name, certificate_problem, revocation_list_problem};
 use webpki::{
     CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, OwnedCertRevocationList, RevocationCheckDepth,
     RevocationOptionsBuilder, UnknownStatusPolicy,
@@ -151,10 +151,8 @@ impl Verifier {
             false => ca.iter().map(|cert| cert.clone().into_owned()).collect(),
         };
         let crls = crls.iter().map(|der| {
-            let crl = OwnedCertRevocationList::from_der(der).context(
-                "a revocation list cannot be used (it must be of version 2, with a number: `crl_extensions` in \
-                 openssl.cnf)",
-            )?;
+            let crl = OwnedCertRevocationList::from_der(der)
+                .map_err(|e| anyhow!("a revocation list cannot be used: {}", revocation_list_problem(&e)))?;
             Ok(CertRevocationList::from(crl))
         });
         let crls = crls.collect::<Result<_>>()?;
@@ -236,8 +234,8 @@ pub fn in_words(e: &anyhow::Error) -> String {
             | Tls12NotOffered
             | Tls12NotOfferedOrEnabled,
         )) => "the peer supports none of the TLS versions that are allowed here (1.2 and 1.3 are possible)".to_owned(),
-        Some(Error::InvalidCertificate(CertificateError::Other(rustls::OtherError(why)))) => {
-            format!("the certificate is not accepted: {why}")
+        Some(Error::InvalidCertificate(why)) => {
+            format!("the certificate is not accepted: {}", certificate_problem(why))
         }
         _ => format!("{e:#}"),
     }

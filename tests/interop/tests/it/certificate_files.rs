@@ -117,6 +117,17 @@ fn a_certificate_that_is_not_valid_does_not_replace_one_that_is() {
     assert_eq!(gateway.status()["reloads"]["good"], 0, "the configuration was not read again");
 }
 
+/// Runs the command with `openssl` of a help text. It answers the questions for passphrases with these arguments.
+fn follow(said: &str, passphrases: &[&str]) {
+    let (_, command) = said.split_once(": openssl ").expect("the help has a command");
+    let (command, _) = command.split_once(" && sudo ").expect("the permissions come behind it");
+    let (subcommand, arguments) = command.split_once(' ').expect("a subcommand has arguments");
+    let mut openssl = std::process::Command::new("openssl");
+    openssl.arg(subcommand).args(passphrases).args(arguments.split(' '));
+    let done = openssl.output().expect("the test looked for openssl first");
+    assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
 /// The key of a certificate under a passphrase, as OpenSSL writes it.
 fn encrypted(key: &Path, to: &Path, passphrase: &str, arguments: &[&str]) {
     let mut command = std::process::Command::new("openssl");
@@ -164,6 +175,11 @@ fn keys_under_a_passphrase_are_served() {
         let (good, said) = check();
         assert!(!good && said.contains(wanted), "{arguments:?}: {said}");
     }
+    // The advice for the last one, which is not supported, makes a key that is.
+    follow(&check().1, &["-passin", "pass:open sésame", "-passout", "pass:open sésame"]);
+    std::fs::rename(site.path().join("encrypted.key.new"), &key).expect("a file can be renamed");
+    let (good, said) = check();
+    assert!(good, "{said}");
     std::fs::write(&passphrase, "\n").expect("a file can be written");
     let (good, said) = check();
     assert!(!good && said.contains("there is no passphrase in this file"), "{said}");
@@ -309,6 +325,12 @@ fn bundles_that_cannot_be_used_are_errors_of_check() {
         assert_eq!(good, wanted.is_empty(), "{arguments:?}: {said}");
         assert!(said.contains(wanted), "{arguments:?}: {wanted}: {said}");
     }
+    // The advice for a bundle with an encryption that is not supported makes a file that can be served.
+    bundle(&identity, &site.ca, &file, "secret", &["-keypbe", "PBE-SHA1-3DES"]);
+    follow(&check(&words).1, &["-passin", "pass:secret"]);
+    std::fs::rename(site.path().join("served.p12.pem"), &file).expect("a file can be renamed");
+    let (good, said) = check("");
+    assert!(good, "{said}");
     let done = std::process::Command::new("openssl")
         .args(["pkcs12", "-export", "-nokeys", "-passout", "pass:secret", "-in"])
         .arg(&identity.cert)

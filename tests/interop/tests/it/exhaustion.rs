@@ -45,6 +45,7 @@ fn descriptors() {
         "{}",
         said()
     );
+    assert!(said().contains("the gateway can have at most 64 files open"), "{}", said());
     assert!((0..20).all(|_| gateway.plain_get("/", "").text() == "ok"));
 }
 

@@ -228,8 +228,8 @@ fn private_key(files: &Files<'_>, pem: &str, ask: AskPassphrase<'_>) -> Result<P
     };
     encrypted_key::decrypt(pem.as_bytes(), passphrase.as_bytes()).map_err(|e| match e {
         Undecipherable::Unsupported(what) => anyhow::anyhow!(
-            "key: it is encrypted with {what}, which is not supported (openssl pkey -aes256 -in FILE -out FILE.new \
-             encrypts it again)"
+            "key: it is encrypted with {what}, which is not supported (openssl pkey -provider legacy -provider default \
+             -aes256 -in FILE -out FILE.new encrypts it again)"
         ),
         e => anyhow::Error::from(e).context("key"),
     })

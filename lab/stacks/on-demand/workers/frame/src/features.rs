@@ -189,9 +189,9 @@ pub fn hello_asks_for(from: &Pipe, extension: u16, what: &str) -> Result<String,
     let mut hello = vec![0; 16384];
     let n = from.read(&mut hello);
     match has_extension(&hello[..n], extension) {
-        Some(true) => Ok(format!("its client asks for {what} by itself; there is no call for it")),
-        Some(false) => Err(format!("no call for it, and its hello does not ask for {what}")),
-        None => Err("no call for it, and its hello could not be read".into()),
+        Some(true) => Ok(format!("its client asks for {what} by itself; the library has no function for it")),
+        Some(false) => Err(format!("the library has no function for it, and its ClientHello does not ask for {what}")),
+        None => Err("the library has no function for it, and its ClientHello could not be read".into()),
     }
 }
 
