@@ -27,6 +27,8 @@ const CLONED: u32 = 0x200;
 
 /// The protocol of routes that the kernel makes itself, for the networks of addresses.
 pub const KERNEL: u8 = libc::RTPROT_KERNEL;
+/// The protocol of routes that an administrator sets.
+pub const STATIC: u8 = libc::RTPROT_STATIC;
 /// Groups of notifications about links, addresses and routes, for [`Netlink::join`].
 pub const CHANGES: [u32; 5] = [
     libc::RTNLGRP_LINK,
