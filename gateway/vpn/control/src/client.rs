@@ -274,19 +274,39 @@ fn in_order(profile: &Profile) -> Result<Vec<Remote>> {
 struct Stop {
     interrupt: Signal,
     terminate: Signal,
+    /// The terminal has been closed. `None`: the signal is to be ignored, as after `nohup`.
+    hangup: Option<Signal>,
 }
 
 impl Stop {
     fn new() -> Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: (!ignores_hangup()).then(|| signal(SignalKind::hangup())).transpose()?,
+        })
     }
 
     async fn asked(&mut self) {
+        let hangup = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            _ = hangup => {}
         }
     }
+}
+
+/// Whether this process was started so that it ignores SIGHUP.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    ignored.is_some_and(|ignored| ignored & 1 != 0)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,12 @@
 //! What this process leaves in the system bears its number, and whether the process of a number still runs is known by an abstract
-//! Unix socket: it disappears with the process, and belongs to the network namespace as routes do.
+//! Unix socket: it disappears with the process, and belongs to the network namespace as routes do. Files may be seen by several
+//! namespaces, in which the sockets of the others are not seen. So a part of the number comes from the namespace.
 
 use crate::session::random;
 use anyhow::{Context as _, Result};
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// The upper half of the numbers.
@@ -22,7 +24,8 @@ pub(super) struct Owner {
 impl Owner {
     pub fn new() -> Result<Self> {
         for _ in 0..TRIES {
-            let mark = FIRST | u32::from(u16::from_be_bytes(random()?));
+            let [byte] = random()?;
+            let mark = first() | u32::from(byte);
             match bind(mark) {
                 Ok(socket) => return Ok(Self { mark, _socket: socket }),
                 Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
@@ -33,9 +36,15 @@ impl Owner {
     }
 }
 
-/// Whether a number was left by a process that has ended.
+/// Whether a number was left by a process of this network namespace that has ended.
 pub(super) fn is_abandoned(mark: u32) -> bool {
-    mark & 0xffff_0000 == FIRST && bind(mark).is_ok()
+    mark & 0xffff_ff00 == first() && bind(mark).is_ok()
+}
+
+/// The first number of this network namespace.
+fn first() -> u32 {
+    let inode = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |about| about.ino());
+    FIRST | (inode as u32 & 0xff) << 8
 }
 
 fn bind(mark: u32) -> io::Result<UnixDatagram> {

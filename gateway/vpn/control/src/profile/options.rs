@@ -195,7 +195,8 @@ pub fn reference() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{Profile, proxies};
+    use crate::profile::{Profile, own_options, proxies};
+    use sealane_ovpn::file;
     use std::path::Path;
 
     #[test]
@@ -235,6 +236,19 @@ mod tests {
         assert_eq!(outcome("an-option-of-the-future"), None);
         assert_eq!(outcome("remote-cert-tls"), Some(Outcome::Supported));
         assert_eq!(outcome("push"), Some(Outcome::Refused(SERVERS)));
+    }
+
+    #[test]
+    fn what_a_server_can_push_counts_in_a_profile_too() {
+        let read = |text: &str| own_options(&file::parse(text).expect("well formed")).map_err(|e| e.to_string());
+        let text = "nobind\n--redirect-gateway def1 ipv6\nroute 10.1.0.0 255.255.0.0\ndns server 1 address 10.8.0.1\n\
+                    dns server 1 transport DoT\ndhcp-option DOMAIN corp.example\n";
+        let options = read(text).expect("valid");
+        assert_eq!((options.len(), options[0].as_str()), (5, "redirect-gateway def1 ipv6"));
+        for text in ["redirect-gateway def9", "dhcp-option DOMAIN \"a b\"", "dns server 1 transport DoT"] {
+            let error = read(text).expect_err(text);
+            assert!(error.contains("is not valid"), "{text}: {error}");
+        }
     }
 
     #[test]
