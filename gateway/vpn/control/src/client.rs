@@ -27,7 +27,7 @@ use sealane_ovpn::challenge::{self, Challenge, Step};
 use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{Cipher, Format, Header, KeySlot, PeerId, magic};
 use sealane_ovpn::peer_info::{self, proto};
-use sealane_ovpn::push::{COMPRESSION, Collector, Pushed, options_string, unknown_framing};
+use sealane_ovpn::push::{COMPRESSION, Collector, MAX_ROUTES, Pushed, options_string, unknown_framing};
 use sealane_ovpn::update::{self, NotUpdatable};
 use sealane_ovpn::wrap::WrapKey;
 use sealane_sys::privileges::may_change_network;
@@ -288,16 +288,17 @@ impl Stop {
     }
 
     async fn asked(&mut self) {
-        let hangup = async {
-            match &mut self.hangup {
+        let Self { interrupt, terminate, hangup } = self;
+        let closed = async {
+            match hangup {
                 Some(hangup) => hangup.recv().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            _ = hangup => {}
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = closed => {}
         }
     }
 }
@@ -943,6 +944,13 @@ fn refused(pushed: &Pushed, nopull: bool) -> Option<anyhow::Error> {
             shown(option)
         ));
     }
+    let routes = pushed.routes.len() + pushed.routes6.len();
+    if routes > MAX_ROUTES {
+        return Some(anyhow!(
+            "the server pushes {routes} routes, and this client accepts at most {MAX_ROUTES}; to connect without them, add the line \
+             `pull-filter ignore \"route\"` to the profile"
+        ));
+    }
     pushed.block_ipv6.then(|| {
         anyhow!(
             "the server requests `block-ipv6`, but this client cannot do it, and traffic would pass outside the tunnel; to connect \
@@ -1003,6 +1011,9 @@ mod tests {
         for option in ["redirect-gateway def1", "block-outside-dns", "dhcp-option DNS 10.8.0.1"] {
             assert_eq!(why(&[option], false), None, "{option}");
         }
+        let route = "route 10.1.0.0 255.255.0.0";
+        assert_eq!(why(&[route; MAX_ROUTES], false), None);
+        assert!(why(&[route; MAX_ROUTES + 1], false).is_some_and(|e| e.contains("at most 2048")));
     }
 
     #[test]
