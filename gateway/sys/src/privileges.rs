@@ -52,6 +52,11 @@ pub fn may_bind_low_ports() -> bool {
     capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_BIND_SERVICE))
 }
 
+/// Whether this process has CAP_NET_ADMIN.
+pub fn may_change_network() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN))
+}
+
 /// No program that this process starts has more rights than this process, whatever its file says (no_new_privs), and
 /// the bounding set is emptied. To be called as root, before threads start: both are each thread's own, and inherited.
 ///

@@ -5,7 +5,7 @@ mod ca;
 use crate::running::At;
 use anyhow::{Context as _, Result, bail};
 use ca::{CaCommand, CaPlace};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use qrcode::render::unicode::Dense1x2;
 use sealane_control::admin::ask::ask_with;
 use sealane_control::resolve;
@@ -136,6 +136,9 @@ Examples:
     Connect {
         /// The client profile (.ovpn)
         profile: PathBuf,
+        /// How the system uses the DNS servers that the server and the profile name
+        #[arg(long, value_name = "WAY", default_value = "auto")]
+        dns: Dns,
     },
     /// Print a line for the `users` file; reads the password from standard input
     Passwd {
@@ -148,6 +151,33 @@ Examples:
         #[arg(long, value_name = "NAME", default_value = "sealane", requires = "totp")]
         issuer: String,
     },
+}
+
+/// How a client changes name resolution.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Dns {
+    /// The first of the following ways that this system has
+    Auto,
+    /// systemd-resolved, by resolvectl
+    Resolved,
+    /// The program resolvconf
+    Resolvconf,
+    /// The file /etc/resolv.conf
+    File,
+    /// Not at all: print the servers
+    Off,
+}
+
+impl From<Dns> for client::NamesMode {
+    fn from(dns: Dns) -> Self {
+        match dns {
+            Dns::Auto => Self::Auto,
+            Dns::Resolved => Self::Resolved,
+            Dns::Resolvconf => Self::Resolvconf,
+            Dns::File => Self::File,
+            Dns::Off => Self::Off,
+        }
+    }
 }
 
 /// Which client of which gateway.
@@ -214,7 +244,7 @@ pub fn execute(command: TunnelCommand) -> Result<()> {
         TunnelCommand::Import { file, out } => crate::import::execute_openvpn(file, out),
         TunnelCommand::Nat { config, apply, remove } => source_nat(&config, apply, remove),
         TunnelCommand::Status { config, json } => status(&config, json),
-        TunnelCommand::Connect { profile } => client::connect(profile::Profile::load(&profile)?),
+        TunnelCommand::Connect { profile, dns } => client::connect(profile::Profile::load(&profile)?, dns.into()),
         TunnelCommand::Passwd { name, totp, issuer } => {
             if name.is_empty() || name.contains([':', '\n']) {
                 bail!("{name:?} cannot be a user's name");

@@ -6,8 +6,14 @@
 //!     └────────────────────────────── after a pause that grows ◀───────────────────────┘
 //! ```
 
+mod interface;
+mod names;
+mod owner;
 mod reach;
+mod redirect;
 
+use self::interface::{Failure, Interface};
+pub use self::names::NamesMode;
 use self::reach::Reach;
 use super::profile::{Profile, Rejected, Remote};
 use super::prompt::{self, Asked};
@@ -21,15 +27,15 @@ use sealane_ovpn::challenge::{self, Challenge, Step};
 use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{Cipher, Format, Header, KeySlot, PeerId, magic};
 use sealane_ovpn::peer_info::{self, proto};
-use sealane_ovpn::push::{COMPRESSION, Collector, Pushed, options_string, unknown_framing};
+use sealane_ovpn::push::{COMPRESSION, Collector, MAX_ROUTES, Pushed, options_string, unknown_framing};
 use sealane_ovpn::update::{self, NotUpdatable};
 use sealane_ovpn::wrap::WrapKey;
-use sealane_sys::netlink::Netlink;
-use sealane_sys::netlink_route::LinkSet;
+use sealane_sys::privileges::may_change_network;
 use sealane_tunnel::plane::{Command, Event, Keepalive, KeyNew, PeerNew, Plane, SocketId, Transport};
 use sealane_tunnel::user::{Config, Role, Sockets, UserPlane};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -41,6 +47,8 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How long a TCP connection may take to be made.
 const TCP_CONNECT: Duration = Duration::from_secs(10);
+/// How long a name may take to be resolved if its addresses are known from before.
+const RESOLVE: Duration = Duration::from_secs(5);
 /// How long a proxy may take to connect to the server.
 const PROXY_CONNECT: Duration = Duration::from_secs(30);
 /// How long the last word may take to leave.
@@ -71,21 +79,28 @@ fn unix() -> u32 {
 }
 
 /// Connects, and stays connected until a signal says otherwise.
-pub fn connect(mut profile: Profile) -> Result<()> {
+pub fn connect(mut profile: Profile, names: NamesMode) -> Result<()> {
+    if !may_change_network() {
+        bail!(
+            "the client creates an interface and sets routes, which needs CAP_NET_ADMIN: start it with sudo, or with the systemd unit \
+             sealane-client@NAME"
+        );
+    }
+    let mut interface = Interface::new(names)?;
     prompt::complete(&mut profile)?;
     log::start(log::LogSettings::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ended = runtime.block_on(run(profile));
+    let ended = runtime.block_on(run(profile, &mut interface));
     log::finish();
     ended
 }
 
-async fn run(mut profile: Profile) -> Result<()> {
+async fn run(profile: Profile, interface: &mut Interface) -> Result<()> {
     for what in &profile.ignored {
         log::warn!("ignored: {what}");
     }
-    let mut stop = Stop::new()?;
-    let (sink, mut outlet) = super::server::inbox();
+    let stop = Stop::new()?;
+    let (sink, outlet) = super::server::inbox();
     let any = [SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)), SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))];
     let sockets = any.iter().find_map(|a| Sockets::open(&[*a], &[], 1).ok()).context("cannot open a UDP socket")?;
     let config =
@@ -93,16 +108,33 @@ async fn run(mut profile: Profile) -> Result<()> {
     let plane = UserPlane::start(&config, sockets, sink)
         .with_context(|| format!("cannot create the interface {} (this needs CAP_NET_ADMIN)", profile.device))?;
     let plane: Arc<dyn Plane> = Arc::new(plane);
-    let (mut pause, mut attempt, mut interface) = (FIRST_PAUSE, 0_u64, Interface::default());
+    interface.sweep().await;
+    let ended = stay_connected(&plane, profile, interface, outlet, stop).await;
+    interface.undo(plane.interface()).await;
+    ended
+}
+
+/// Connects again and again, until the user or an error ends it.
+async fn stay_connected(
+    plane: &Arc<dyn Plane>,
+    mut profile: Profile,
+    interface: &mut Interface,
+    mut outlet: Outlet,
+    mut stop: Stop,
+) -> Result<()> {
+    let (mut pause, mut attempt) = (FIRST_PAUSE, 0_u64);
     let remotes = in_order(&profile)?;
     let round = remotes.len() as u64;
     let mut turn = Turn::default();
+    if remotes.len() > 1 {
+        turn.hosts.learn(places(&profile));
+    }
     loop {
         let remote = remotes[(attempt % round) as usize].clone();
         attempt += 1;
         (turn.attempt, turn.connection) = (attempt, turn.connection + 1);
         let started = Instant::now();
-        let ended = one(&plane, &mut profile, &remote, &mut outlet, &mut interface, &turn, &mut stop).await;
+        let ended = one(plane, &mut profile, &remote, &mut outlet, interface, &turn, &mut stop).await;
         // An answer is good once.
         turn.login = None;
         let (why, wait) = match ended {
@@ -144,6 +176,10 @@ async fn run(mut profile: Profile) -> Result<()> {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
         log::warn!("{}: {why}; trying again in {} s", remote.host, wait.as_secs());
+        // As in OpenVPN, traffic may pass outside the tunnel until the next connection, unless the profile says otherwise.
+        if !profile.persist_tun {
+            interface.withdraw(plane.interface()).await;
+        }
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             () = stop.asked() => return Ok(()),
@@ -169,6 +205,57 @@ struct Turn {
     connection: u64,
     /// The answer to a challenge, in place of the profile's name and password.
     login: Option<(String, String)>,
+    /// The addresses of servers and proxies.
+    hosts: Hosts,
+}
+
+/// A host and a port.
+type Place = (String, u16);
+
+/// Names with their last known addresses: while the tunnel is down, but its routes and DNS servers are in force, names cannot be
+/// resolved.
+#[derive(Clone, Default)]
+struct Hosts(Arc<Mutex<HashMap<Place, Vec<SocketAddr>>>>);
+
+impl Hosts {
+    /// Resolves these in the background.
+    fn learn(&self, places: Vec<Place>) {
+        let hosts = self.clone();
+        tokio::spawn(async move {
+            for (host, port) in places {
+                // What fails here is tried again when it is needed.
+                let _ = tokio::time::timeout(RESOLVE, hosts.resolve(&host, port)).await;
+            }
+        });
+    }
+
+    async fn resolve(&self, host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
+        let found: Vec<SocketAddr> = tokio::net::lookup_host((host, port)).await?.collect();
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert((host.to_owned(), port), found.clone());
+        Ok(found)
+    }
+
+    /// The addresses of a host; the last known ones if they are not found in time.
+    async fn resolve_or_remember(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&(host.to_owned(), port)).cloned();
+        let Some(known) = known else { return Ok(self.resolve(host, port).await?) };
+        Ok(match tokio::time::timeout(RESOLVE, self.resolve(host, port)).await {
+            Ok(Ok(found)) => found,
+            _ => known,
+        })
+    }
+}
+
+/// Where the client connects to: servers and proxies.
+fn places(profile: &Profile) -> Vec<Place> {
+    let place = |remote: &Remote| {
+        let proxy = proxy_of(profile, remote);
+        proxy.map_or_else(|| (remote.host.clone(), remote.port), |proxy| (proxy.host.clone(), proxy.port))
+    };
+    let mut places: Vec<Place> = profile.remotes.iter().map(place).collect();
+    places.sort_unstable();
+    places.dedup();
+    places
 }
 
 /// The servers to try: in the profile's order, or with `remote-random` in random order.
@@ -187,19 +274,40 @@ fn in_order(profile: &Profile) -> Result<Vec<Remote>> {
 struct Stop {
     interrupt: Signal,
     terminate: Signal,
+    /// The terminal has been closed. `None`: the signal is to be ignored, as after `nohup`.
+    hangup: Option<Signal>,
 }
 
 impl Stop {
     fn new() -> Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: (!ignores_hangup()).then(|| signal(SignalKind::hangup())).transpose()?,
+        })
     }
 
     async fn asked(&mut self) {
+        let Self { interrupt, terminate, hangup } = self;
+        let closed = async {
+            match hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = closed => {}
         }
     }
+}
+
+/// Whether this process was started so that it ignores SIGHUP.
+fn ignores_hangup() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    ignored.is_some_and(|ignored| ignored & 1 != 0)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,7 +364,7 @@ async fn one(
     stop: &mut Stop,
 ) -> End {
     let opened = tokio::select! {
-        opened = open(plane, profile, remote, turn) => opened,
+        opened = open(plane, profile, remote, turn, interface) => opened,
         () = stop.asked() => return End::Stopped,
     };
     let (session, socket, address) = match opened {
@@ -335,15 +443,20 @@ async fn open(
     profile: &Profile,
     remote: &Remote,
     turn: &Turn,
+    interface: &mut Interface,
 ) -> Result<(Session, SocketId, SocketAddr)> {
     let proxy = proxy_of(profile, remote);
     let (host, port) = proxy.map_or((&remote.host, remote.port), |proxy| (&proxy.host, proxy.port));
-    let found = tokio::net::lookup_host((host.as_str(), port)).await?;
-    let found: Vec<SocketAddr> = found.filter(|address| remote.family.takes(address)).collect();
+    let mut found = match interface.is_redirecting() {
+        true => turn.hosts.resolve_or_remember(host, port).await?,
+        false => turn.hosts.resolve(host, port).await?,
+    };
+    found.retain(|address| remote.family.takes(address));
     // Each round through the servers uses the host's next address.
     let round = (turn.attempt - 1) / profile.remotes.len() as u64;
     let address = found.get((round % found.len().max(1) as u64) as usize);
     let address = *address.with_context(|| format!("{host} does not resolve to an address"))?;
+    interface.before_connecting(plane.interface(), address.ip().to_canonical());
     let tcp = remote.transport == Transport::Tcp;
     let cipher = profile.ciphers[0].name();
     let auth = matches!(profile.wrap, WrapKey::Auth { .. });
@@ -356,6 +469,7 @@ async fn open(
                 | proto::TLS_KEY_EXPORT
                 | proto::AUTH_PENDING_KW
                 | proto::DNS_OPTION
+                | proto::DNS_OPTION_V2
                 | proto::CC_EXIT_NOTIFY
                 | proto::AUTH_FAIL_TEMP
                 | proto::DYN_TLS_CRYPT
@@ -404,7 +518,7 @@ impl Attempt<'_> {
         loop {
             let now = Instant::now();
             while let Some(event) = self.session.poll_event() {
-                if let Some(end) = self.session_event(event, now)? {
+                if let Some(end) = self.session_event(event, now).await? {
                     self.transmit(now);
                     return Ok(end);
                 }
@@ -415,7 +529,7 @@ impl Attempt<'_> {
                     // What is forged, or of an attempt before, is dropped.
                     Word::Packet(packet) => drop(self.session.handle(&packet.bytes)),
                     Word::Event(event) => {
-                        if let Some(end) = self.plane_event(event, Instant::now())? {
+                        if let Some(end) = self.plane_event(event, Instant::now()).await? {
                             return Ok(end);
                         }
                     }
@@ -468,6 +582,7 @@ impl Attempt<'_> {
     }
 
     fn tick(&mut self, now: Instant) -> Result<()> {
+        self.interface.follow(self.plane.interface(), now);
         match self.stage {
             Stage::Connecting if now >= self.answer_by && self.session.remote().is_none() => bail!("no answer"),
             Stage::Connecting if now >= self.deadline => bail!(
@@ -508,7 +623,7 @@ impl Attempt<'_> {
         }
     }
 
-    fn session_event(&mut self, event: SessionEvent, now: Instant) -> Result<Option<End>> {
+    async fn session_event(&mut self, event: SessionEvent, now: Instant) -> Result<Option<End>> {
         match event {
             SessionEvent::Message(0) => {
                 self.stage = Stage::Asking;
@@ -535,12 +650,12 @@ impl Attempt<'_> {
                 self.key_since = now;
             }
             SessionEvent::Confirmed(_) => {}
-            SessionEvent::Command(said) => return self.said(said),
+            SessionEvent::Command(said) => return self.said(said).await,
         }
         Ok(None)
     }
 
-    fn said(&mut self, said: Said) -> Result<Option<End>> {
+    async fn said(&mut self, said: Said) -> Result<Option<End>> {
         match said {
             Said::PushReply(part) => {
                 let Some(options) =
@@ -568,7 +683,7 @@ impl Attempt<'_> {
                 else {
                     return Ok(None);
                 };
-                return self.change(&changes);
+                return self.change(&changes).await;
             }
             Said::AuthFailed(reason) => {
                 let reason = match Challenge::parse(&reason) {
@@ -640,7 +755,7 @@ impl Attempt<'_> {
     }
 
     /// Applies a PUSH_UPDATE.
-    fn change(&mut self, changes: &[String]) -> Result<Option<End>> {
+    async fn change(&mut self, changes: &[String]) -> Result<Option<End>> {
         let changes = match self.profile.pull_filter.apply(changes.to_vec()) {
             Ok(changes) => changes,
             Err(rejected) => return Ok(Some(self::rejected(&rejected))),
@@ -654,10 +769,14 @@ impl Attempt<'_> {
         };
         self.options = options;
         let changed = Pushed::parse(&self.options);
-        if let Some(why) = left_outside(&changed, self.profile.route_nopull) {
+        if let Some(why) = refused(&changed, self.profile.route_nopull) {
             return Ok(Some(End::Fatal(why)));
         }
-        self.interface.apply(self.plane.interface(), self.profile, &changed)?;
+        let server = self.remote.ip().to_canonical();
+        let set_up = self.interface.set_up(self.plane.interface(), self.profile, &changed, server).await;
+        if let Err(failure) = set_up {
+            return Ok(Some(failed_to_set_up(failure)));
+        }
         log::info!("the server has changed routes or DNS servers");
         Ok(None)
     }
@@ -674,7 +793,7 @@ impl Attempt<'_> {
         if let Some(cipher) = &pushed.unknown_cipher {
             bail!("the server requests the cipher {}, which is not supported", shown(cipher));
         }
-        if let Some(why) = left_outside(&pushed, self.profile.route_nopull) {
+        if let Some(why) = refused(&pushed, self.profile.route_nopull) {
             return Err(why);
         }
         let options = self.session.message(0).map_or("", |m| &m.options);
@@ -722,10 +841,14 @@ impl Attempt<'_> {
         self.plane.command(Command::KeyNew(Box::new(new))).map_err(|e| anyhow!("{e}"))
     }
 
-    fn plane_event(&mut self, event: Event, now: Instant) -> Result<Option<End>> {
+    async fn plane_event(&mut self, event: Event, now: Instant) -> Result<Option<End>> {
         match event {
             Event::KeyInstalled { key_id: 0, .. } if self.stage == Stage::Installing => {
-                self.interface.apply(self.plane.interface(), self.profile, &self.pushed)?;
+                let (device, server) = (self.plane.interface(), self.remote.ip().to_canonical());
+                let set_up = self.interface.set_up(device, self.profile, &self.pushed, server).await;
+                if let Err(failure) = set_up {
+                    return Ok(Some(failed_to_set_up(failure)));
+                }
                 self.stage = Stage::Connected;
                 self.key_since = now;
                 let address = |a: Option<String>| a.unwrap_or_default();
@@ -807,21 +930,41 @@ fn failed(e: anyhow::Error) -> End {
     }
 }
 
-/// Why the client does not connect if a server wants that nothing passes outside the tunnel: a user who relies on that must not
-/// find out later. `nopull`: the profile wants no routes from the server.
-fn left_outside(pushed: &Pushed, nopull: bool) -> Option<anyhow::Error> {
-    let (what, instead) = match pushed {
-        _ if nopull => return None,
-        Pushed { redirect_gateway: true, .. } => {
-            ("redirect-gateway", "set the routes 0.0.0.0/1 and 128.0.0.0/1 through the tunnel yourself")
-        }
-        Pushed { block_ipv6: true, .. } => ("block-ipv6", "block IPv6 with the firewall"),
-        _ => return None,
-    };
-    Some(anyhow!(
-        "the server requests `{what}`, but this client cannot do it, and traffic would pass outside the tunnel; to connect \
-         anyway, add the line `pull-filter ignore \"{what}\"` to the profile, and {instead}"
-    ))
+/// Why the client does not connect if a server wants something for the system that is not valid, or that it cannot do: a user who
+/// relies on that must not find out later. `nopull`: the profile wants no routes and DNS servers from the server.
+fn refused(pushed: &Pushed, nopull: bool) -> Option<anyhow::Error> {
+    if nopull {
+        return None;
+    }
+    if let Some(option) = pushed.invalid.first() {
+        let name = option.split(' ').next().unwrap_or_default();
+        return Some(anyhow!(
+            "the server's option `{}` is not valid; to connect without it, add a line such as `pull-filter ignore \"{name}\"` to \
+             the profile",
+            shown(option)
+        ));
+    }
+    let routes = pushed.routes.len() + pushed.routes6.len();
+    if routes > MAX_ROUTES {
+        return Some(anyhow!(
+            "the server pushes {routes} routes, and this client accepts at most {MAX_ROUTES}; to connect without them, add the line \
+             `pull-filter ignore \"route\"` to the profile"
+        ));
+    }
+    pushed.block_ipv6.then(|| {
+        anyhow!(
+            "the server requests `block-ipv6`, but this client cannot do it, and traffic would pass outside the tunnel; to connect \
+             anyway, add the line `pull-filter ignore \"block-ipv6\"` to the profile, and block IPv6 with the firewall"
+        )
+    })
+}
+
+/// How an attempt ends whose interface cannot be set up.
+fn failed_to_set_up(failure: Failure) -> End {
+    match failure {
+        Failure::Retry(e) => End::Lost(format!("{e:#}"), None),
+        Failure::Final(e) => End::Fatal(e),
+    }
 }
 
 /// How an attempt ends when the profile rejects an option of the server.
@@ -833,61 +976,6 @@ fn rejected(Rejected(option): &Rejected) -> End {
 fn shown(reason: &str) -> String {
     let text: String = reason.chars().take(200).collect();
     if text.is_empty() { "without a reason".to_owned() } else { log::printable(&text) }
-}
-
-/// What has been done to the interface, to be undone when the server says otherwise.
-#[derive(Debug, Default)]
-struct Interface {
-    addresses: Vec<(IpAddr, u8)>,
-    routes: Vec<(IpAddr, u8)>,
-}
-
-impl Interface {
-    fn apply(&mut self, name: &str, profile: &Profile, pushed: &Pushed) -> Result<()> {
-        let mut netlink = Netlink::route()?;
-        let index = netlink.link_index(name)?;
-        let mtu = pushed.mtu.unwrap_or(profile.mtu).clamp(576, 9000);
-        netlink.link_set(index, &LinkSet { mtu: Some(u32::from(mtu)), up: Some(true), ..LinkSet::default() })?;
-        let four = pushed.ifconfig.map(|(a, n)| (IpAddr::V4(a), n));
-        let six = pushed.ifconfig6.map(|(a, n)| (IpAddr::V6(a), n));
-        let wanted: Vec<(IpAddr, u8)> = four.into_iter().chain(six).collect();
-        for (address, len) in self.addresses.extract_if(.., |a| !wanted.contains(a)) {
-            // One that somebody else has deleted is gone as well.
-            let _ = netlink.address_del(index, address, len);
-        }
-        for (address, len) in wanted {
-            if !self.addresses.contains(&(address, len)) {
-                netlink.address_add(index, address, len).with_context(|| format!("cannot set {address}/{len}"))?;
-                self.addresses.push((address, len));
-            }
-        }
-        let own: Vec<String> = profile.options.clone();
-        let own = Pushed::parse(&own);
-        let theirs = (!profile.route_nopull).then_some(pushed);
-        // `route-nopull` does not affect the other end of a point-to-point tunnel.
-        let mut routes: Vec<(IpAddr, u8)> = pushed.other_end.map(|a| (IpAddr::V4(a), 32)).into_iter().collect();
-        for from in theirs.into_iter().chain([&own]) {
-            routes.extend(from.routes.iter().map(|(a, n)| (IpAddr::V4(*a), *n)));
-            routes.extend(from.routes6.iter().map(|(a, n)| (IpAddr::V6(*a), *n)));
-        }
-        for (address, len) in self.routes.extract_if(.., |route| !routes.contains(route)) {
-            // One that somebody else has deleted is gone as well.
-            let _ = netlink.route_del(index, address, len);
-        }
-        for (address, len) in routes {
-            if self.routes.contains(&(address, len)) {
-                continue;
-            }
-            match netlink.route_add(index, address, len, None) {
-                Ok(()) => self.routes.push((address, len)),
-                Err(e) => log::warn!("cannot set the route {address}/{len}: {e}"),
-            }
-        }
-        for dns in &pushed.dns {
-            log::info!("name resolution is not changed; the server offers: {dns}");
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -905,17 +993,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_stay_inside_the_tunnel_is_not_left_outside() {
+    fn what_a_server_wants_is_done_or_refused() {
         let why = |options: &[&str], nopull| {
             let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
-            left_outside(&Pushed::parse(&options), nopull).map(|e| e.to_string())
+            refused(&Pushed::parse(&options), nopull).map(|e| e.to_string())
         };
-        let refused = why(&["route 10.1.0.0 255.255.0.0", "redirect-gateway def1"], false).expect("refused");
-        assert!(refused.contains("pull-filter ignore \"redirect-gateway\""), "{refused}");
-        let refused = why(&["block-ipv6"], false).expect("refused");
-        assert!(refused.contains("pull-filter ignore \"block-ipv6\""), "{refused}");
-        assert_eq!(why(&["redirect-gateway def1", "block-ipv6"], true), None);
-        assert_eq!(why(&["route 10.1.0.0 255.255.0.0", "block-outside-dns"], false), None);
+        for (option, name) in [
+            ("block-ipv6", "block-ipv6"),
+            ("redirect-gateway def1 new-flag", "redirect-gateway"),
+            ("dhcp-option DOMAIN $(reboot)", "dhcp-option"),
+            ("dns server 1 transport DoT", "dns"),
+        ] {
+            let refused = why(&["route 10.1.0.0 255.255.0.0", option], false).expect("refused");
+            assert!(refused.contains(&format!("pull-filter ignore \"{name}\"")), "{refused}");
+            assert_eq!(why(&[option], true), None, "{option}");
+        }
+        for option in ["redirect-gateway def1", "block-outside-dns", "dhcp-option DNS 10.8.0.1"] {
+            assert_eq!(why(&[option], false), None, "{option}");
+        }
+        let route = "route 10.1.0.0 255.255.0.0";
+        assert_eq!(why(&[route; MAX_ROUTES], false), None);
+        assert!(why(&[route; MAX_ROUTES + 1], false).is_some_and(|e| e.contains("at most 2048")));
     }
 
     #[test]

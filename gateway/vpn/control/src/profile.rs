@@ -7,6 +7,7 @@ use super::tls::Endpoint;
 use anyhow::{Context as _, Result, bail};
 use sealane_ovpn::data::Cipher;
 use sealane_ovpn::file::{self, Directive, MAX_FILE};
+use sealane_ovpn::push::Pushed;
 use sealane_ovpn::wrap::v2::ClientKey;
 use sealane_ovpn::wrap::{Digest, StaticKey, WrapKey};
 use std::path::Path;
@@ -46,7 +47,6 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("chroot", "use the service manager's sandbox"),
     ("route-noexec", "use route-nopull"),
     ("config", "copy the lines of the other file into this file"),
-    ("redirect-gateway", "the client does not change the default route: set the routes yourself, and remove this line"),
     ("block-ipv6", "the client does not block what passes outside the tunnel: use the firewall, and remove this line"),
     (
         "block-outside-dns",
@@ -112,6 +112,11 @@ const SUPPORTED: &[&str] = &[
     "ping",
     "ping-restart",
     "keepalive",
+    "dhcp-option",
+    "dns",
+    "redirect-gateway",
+    "redirect-private",
+    "persist-tun",
     "compat-mode",
     "ignore-unknown-option",
 ];
@@ -122,7 +127,6 @@ const IDLE: &[&str] = &[
     "pull",
     "tls-client",
     "nobind",
-    "persist-tun",
     "persist-key",
     "resolv-retry",
     "verb",
@@ -215,8 +219,6 @@ const LEFT: &[&str] = &[
     "engine",
     "max-routes",
     "echo",
-    "dhcp-option",
-    "dns",
     "ping-exit",
     "link-mtu",
     "tun-mtu-extra",
@@ -263,11 +265,13 @@ pub struct Profile {
     pub transition: Duration,
     /// A key exchange may take so long.
     pub handshake: Duration,
-    /// Routes of the profile, beside those that the server pushes: words of `route` and `route-ipv6`.
+    /// What the profile says beside the server: words of `route`, `redirect-gateway`, `dns` and the like.
     pub options: Vec<String>,
+    /// `persist-tun`: while the client connects again, traffic does not pass outside the tunnel.
+    pub persist_tun: bool,
     /// The tunnel's MTU, unless the server says another.
     pub mtu: u16,
-    /// Routes from the server are not set.
+    /// Routes and DNS servers of the server are not used.
     pub route_nopull: bool,
     /// Selects the server's options.
     pub pull_filter: PullFilter,
@@ -372,7 +376,7 @@ impl Profile {
         let ciphers = ciphers(names, argument("cipher").filter(|_| before_2_6))?;
         let (wrap, wrap_v2) = wraps(&files, last("tls-auth"), argument("key-direction"), argument("auth"))?;
         let (credentials, questions) = credentials(&files, last("auth-user-pass"), last("static-challenge"))?;
-        let options = directives.iter().filter(|d| matches!(d.name(), "route" | "route-ipv6"));
+        let options = own_options(&directives)?;
         let (remotes, proxies) = remotes::remotes(&directives, base)?;
         Ok(Self {
             remotes,
@@ -391,7 +395,8 @@ impl Profile {
             renegotiate: seconds("reneg-sec", 3600)?,
             transition: seconds("tran-window", 3600)?,
             handshake: seconds("hand-window", 60)?,
-            options: options.map(|d| d.words.join(" ")).collect(),
+            options,
+            persist_tun: last("persist-tun").is_some(),
             mtu: number(argument("tun-mtu")).unwrap_or(1500).clamp(576, 9000),
             route_nopull: last("route-nopull").is_some(),
             pull_filter: PullFilter::read(&directives)?,
@@ -401,6 +406,19 @@ impl Profile {
             ping_restart: number(argument("ping-restart")).or_else(|| number(keepalive.get(1).copied())),
             ignored: ignored.collect(),
         })
+    }
+}
+
+/// Options that a server can push, too, and that count beside the server's.
+fn own_options(directives: &[Directive]) -> Result<Vec<String>> {
+    let is_own = |d: &&Directive| {
+        matches!(d.name(), "route" | "route-ipv6" | "redirect-gateway" | "redirect-private" | "dhcp-option" | "dns")
+    };
+    let own = directives.iter().filter(is_own);
+    let own: Vec<String> = own.map(|d| [&[d.name()][..], &d.arguments()].concat().join(" ")).collect();
+    match Pushed::parse(&own).invalid.first() {
+        Some(option) => bail!("`{option}` is not valid: correct or remove this line"),
+        None => Ok(own),
     }
 }
 

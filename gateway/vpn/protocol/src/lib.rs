@@ -3,8 +3,8 @@
 //! - [`data`]: the data channel: packet layouts, AEAD keys, epochs, replay window. The planes in `tunnel` use it.
 //! - [`gate`]: first packets, answered without state; [`link`]: a session's reliable streams for TLS, over wrapped
 //!   ([`wrap`]) control packets ([`packet`]) that are repeated and put in order ([`reliable`]).
-//! - Inside TLS: [`key_method`] and [`prf`] for the data keys, [`peer_info`], [`command`], [`push`] and [`update`];
-//!   [`challenge`] for logins in two steps.
+//! - Inside TLS: [`key_method`] and [`prf`] for the data keys, [`peer_info`], [`command`], [`push`] with [`redirect`] and [`mod@dns`],
+//!   and [`update`]; [`challenge`] for logins in two steps.
 //! - [`saved`]: a session as plain data, for another process to go on with.
 //! - [`mod@file`]: configuration files.
 //! - [`share`]: what anybody may take before authentication, with a share for each client network.
@@ -17,6 +17,7 @@
 pub mod challenge;
 pub mod command;
 pub mod data;
+pub mod dns;
 pub mod file;
 pub mod gate;
 pub mod key_method;
@@ -25,6 +26,7 @@ pub mod packet;
 pub mod peer_info;
 pub mod prf;
 pub mod push;
+pub mod redirect;
 pub mod reliable;
 pub mod saved;
 pub mod share;

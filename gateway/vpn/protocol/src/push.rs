@@ -1,6 +1,8 @@
 //! PUSH_REPLY: the configuration that a server gives its client.
 
 use crate::data::{Cipher, PeerId};
+use crate::dns::{Dns, Invalid};
+use crate::redirect::Redirect;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The longest message of older clients.
@@ -9,6 +11,8 @@ pub const MAX_BUNDLE: usize = 1024;
 const RESERVE: usize = 84;
 /// The longest configuration that a client of ours takes.
 const MAX_OPTIONS: usize = 64 * 1024;
+/// The largest number of routes that a client of ours takes from a server.
+pub const MAX_ROUTES: usize = 2048;
 
 /// Options that OpenVPN's clients (2.4 to 2.7, and 3) take from a server, beside those that servers negotiate.
 pub const CLIENTS_TAKE: &[&str] = &[
@@ -177,14 +181,14 @@ pub struct Pushed {
     pub routes: Vec<(Ipv4Addr, u8)>,
     /// IPv6 networks.
     pub routes6: Vec<(Ipv6Addr, u8)>,
-    /// All traffic is to go through the tunnel.
-    pub redirect_gateway: bool,
+    /// Whether all traffic is to go through the tunnel.
+    pub redirect: Redirect,
     /// IPv6 traffic is to be blocked.
     pub block_ipv6: bool,
     /// The server's address in the tunnel.
     pub route_gateway: Option<Ipv4Addr>,
-    /// Name servers and search domains, as the options say them.
-    pub dns: Vec<String>,
+    /// Name servers and search domains.
+    pub dns: Dns,
     /// Seconds between pings.
     pub ping: Option<u16>,
     /// Seconds of silence until the connection counts as lost.
@@ -199,6 +203,8 @@ pub struct Pushed {
     pub stub: bool,
     /// `comp-lzo` and others that this client cannot do.
     pub impossible: Vec<String>,
+    /// Options for [`Self::redirect`] and [`Self::dns`] that are not valid, or too many.
+    pub invalid: Vec<String>,
     /// What was not understood, and is left.
     pub ignored: Vec<String>,
 }
@@ -225,6 +231,9 @@ impl Pushed {
             && out.address(topology, address, second).is_none()
         {
             out.ignored.push(option.clone());
+        }
+        if let Some(priority) = out.dns.incomplete() {
+            out.invalid.push(format!("dns server {priority} (without an address)"));
         }
         out
     }
@@ -283,9 +292,17 @@ impl Pushed {
                 self.routes6.push((address.parse().ok()?, len.parse().ok().filter(|n| *n <= 128)?));
             }
             ["route-gateway", address] => self.route_gateway = Some(address.parse().ok()?),
-            ["redirect-gateway", ..] => self.redirect_gateway = true,
+            [name @ ("redirect-gateway" | "redirect-private"), ref flags @ ..] => {
+                if self.redirect.read(name, flags).is_none() {
+                    self.invalid.push(words.join(" "));
+                }
+            }
             ["block-ipv6"] => self.block_ipv6 = true,
-            ["dhcp-option" | "dns", ref rest @ ..] => self.dns.push(rest.join(" ")),
+            ["dhcp-option" | "dns", ..] => match self.dns.read(words) {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(Invalid) => self.invalid.push(words.join(" ")),
+            },
             ["ping", n] => self.ping = Some(n.parse().ok()?),
             ["ping-restart", n] => self.ping_restart = Some(n.parse().ok()?),
             ["tun-mtu", n] => self.mtu = Some(n.parse().ok()?),
@@ -397,13 +414,17 @@ mod tests {
         assert!(p.flags.tls_ekm && p.flags.cc_exit && p.flags.dyn_tls_crypt && !p.flags.aead_epoch);
         assert_eq!((p.ping, p.ping_restart, p.mtu), (Some(10), Some(60), Some(1500)));
         assert_eq!((p.ignored, p.impossible), (vec!["odd".to_owned()], vec![]));
-        assert_eq!(p.dns, ["DNS 10.8.0.1"]);
+        assert_eq!(p.dns.settings().servers[0].addresses, [([10, 8, 0, 1].into(), None)]);
         let bad = ["topology mesh", "comp-lzo yes", "protocol-flags new"].map(str::to_owned);
         assert_eq!(Pushed::parse(&bad).impossible.len(), 3);
         assert!(Pushed::parse(&["compress stub-v2".to_owned()]).stub);
         let all = ["redirect-gateway def1 bypass-dhcp", "block-ipv6"].map(str::to_owned);
         let p = Pushed::parse(&all);
-        assert!(p.redirect_gateway && p.block_ipv6 && p.ignored.is_empty());
+        assert!(p.redirect.four && p.redirect.def1 && p.block_ipv6 && p.ignored.is_empty() && p.invalid.is_empty());
+        let bad = ["redirect-gateway def3", "dhcp-option DOMAIN $(id)", "dns server 1 dnssec yes"].map(str::to_owned);
+        let invalid = [&bad[..2], &["dns server 1 (without an address)".to_owned()]].concat();
+        assert_eq!(Pushed::parse(&bad).invalid, invalid);
+        assert_eq!(Pushed::parse(&["dhcp-option WINS 10.8.0.1".to_owned()]).ignored.len(), 1);
     }
 
     #[test]

@@ -148,6 +148,7 @@ mod tunnel_peers;
 mod tunnel_pki;
 mod tunnel_profiles;
 mod tunnel_proxies;
+mod tunnel_redirect;
 mod tunnel_restart;
 mod tunnel_steer;
 mod tunnel_unit;

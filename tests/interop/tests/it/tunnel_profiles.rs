@@ -29,7 +29,8 @@ pub fn stock_server(world: &World, more: &str) -> Server {
 /// Our client with this profile.
 fn client(world: &World, profile: &str) -> Server {
     let mut command = world.command(End::Client, binary::sealane());
-    command.args(["tunnel", "connect"]).arg(world.write("tried.ovpn", profile));
+    // The machine's own name resolution is none of the test's business.
+    command.args(["tunnel", "connect", "--dns", "off"]).arg(world.write("tried.ovpn", profile));
     Server::start(command, &world.path(""))
 }
 
@@ -177,31 +178,21 @@ fn options_of_the_server_are_filtered() {
     assert!(!rejecting.log().contains("connected to"), "{}", rejecting.log());
 }
 
-/// A server that wants all traffic in the tunnel gets it from a stock client. Ours does not pretend.
+/// A server that wants that no IPv6 traffic passes outside the tunnel gets it from a stock client. Ours does not pretend.
 #[test]
 fn traffic_outside_the_tunnel_is_not_a_surprise() {
     let world = world!();
     let profile = alice(&world);
-    for option in ["redirect-gateway def1", "block-ipv6"] {
-        let name = option.split(' ').next().expect("a word");
-        let server = stock_server(&world, &format!("topology subnet\npush \"{option}\"\n"));
-        let mut ours = client(&world, &profile);
-        assert!(!ours.wait().success(), "{option}: {}", ours.log());
-        let log = ours.log();
-        let remedy = format!("pull-filter ignore \"{name}\"");
-        assert!(log.contains(&format!("the server requests `{name}`")) && log.contains(&remedy), "{option}: {log}");
-        assert!(!log.contains("connected to"), "{option}: {log}");
-        for more in [remedy.as_str(), "route-nopull"] {
-            drop(connected(&world, &format!("{profile}{more}\n"), &server));
-        }
+    let server = stock_server(&world, "topology subnet\npush \"block-ipv6\"\n");
+    let mut ours = client(&world, &profile);
+    assert!(!ours.wait().success(), "{}", ours.log());
+    let log = ours.log();
+    let remedy = "pull-filter ignore \"block-ipv6\"";
+    assert!(log.contains("the server requests `block-ipv6`") && log.contains(remedy), "{log}");
+    assert!(!log.contains("connected to"), "{log}");
+    for more in [remedy, "route-nopull"] {
+        drop(connected(&world, &format!("{profile}{more}\n"), &server));
     }
-    // It may come later, too.
-    let own = world.serve();
-    let mut ours = connected(&world, &profile, &own);
-    let toml = world.read("vpn/tunnel.toml");
-    world.write("vpn/tunnel.toml", &format!("{toml}redirect_gateway = true\n"));
-    own.hang_up();
-    assert!(!ours.wait().success() && ours.log().contains("the server requests `redirect-gateway`"), "{}", ours.log());
 }
 
 /// The server's certificate is known by its own fingerprint, without a CA, or by that of its CA; a stock client decides the

@@ -113,7 +113,6 @@ const UNKNOWN: &[(&str, &[&str])] = &[
         &["local", "lport", "bind-dev"],
     ),
     ("the client has no limits of its own: the server can limit sessions", &["inactive", "session-timeout"]),
-    ("write the networks as `route` lines", &["redirect-private"]),
     ("routes lead to the interface of the tunnel", &["route-gateway", "route-ipv6-gateway"]),
     ("use the firewall", &["client-nat"]),
     ("only clients of a server are supported", &["mode"]),
@@ -123,7 +122,7 @@ const UNKNOWN: &[(&str, &[&str])] = &[
     ("remove the `remote` lines of the other protocol", &["proto-force"]),
     ("paths are relative to the folder of the profile", &["cd"]),
     ("the client stores nothing between two starts", &["replay-persist"]),
-    ("the client does not change name resolution", &["dns-updown"]),
+    ("scripts are not run; the option `--dns` of the client says how it changes name resolution", &["dns-updown"]),
     ("the cryptography is built in", &["providers"]),
     ("OpenVPN has removed this option", &["no-name-remapping"]),
     ("it is for tests of OpenVPN", &["gremlin", "memstats"]),
@@ -196,7 +195,8 @@ pub fn reference() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::{Profile, proxies};
+    use crate::profile::{Profile, own_options, proxies};
+    use sealane_ovpn::file;
     use std::path::Path;
 
     #[test]
@@ -242,6 +242,19 @@ mod tests {
             assert_eq!(outcome(option), Some(Outcome::Ignored), "{option}");
         }
         assert_eq!(outcome("push"), Some(Outcome::Refused(SERVERS)));
+    }
+
+    #[test]
+    fn what_a_server_can_push_counts_in_a_profile_too() {
+        let read = |text: &str| own_options(&file::parse(text).expect("well formed")).map_err(|e| e.to_string());
+        let text = "nobind\n--redirect-gateway def1 ipv6\nroute 10.1.0.0 255.255.0.0\ndns server 1 address 10.8.0.1\n\
+                    dns server 1 transport DoT\ndhcp-option DOMAIN corp.example\n";
+        let options = read(text).expect("valid");
+        assert_eq!((options.len(), options[0].as_str()), (5, "redirect-gateway def1 ipv6"));
+        for text in ["redirect-gateway def9", "dhcp-option DOMAIN \"a b\"", "dns server 1 transport DoT"] {
+            let error = read(text).expect_err(text);
+            assert!(error.contains("is not valid"), "{text}: {error}");
+        }
     }
 
     #[test]
