@@ -304,6 +304,8 @@ pub struct Listener {
     pub h2c: bool,
     /// Whether what comes is read, or relayed: no TLS of ours, no HTTP.
     pub mode: Mode,
+    /// OpenVPN clients may come over TCP.
+    pub tunnel: bool,
     /// HTTP/3 at the same address.
     pub http3: Option<Http3>,
     /// Which policy and which of `actions` a name has.
@@ -460,7 +462,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         sink.warn(&name.span, format!("no host uses the upstream \"{}\"", name.value), Some(help));
     }
     let tunnel_lanes = lanes.map_or_else(default_lanes, |n| n as usize);
-    let tunnel = top.table(&settings::top::tunnel).and_then(|section| {
+    let tunnel_span = top.key_span("tunnel");
+    let mut tunnel = top.table(&settings::top::tunnel).and_then(|section| {
         audit::tunnel(sink, &section.span);
         let span = section.key_span("listen").unwrap_or_else(|| section.span.clone());
         let settings = tunnel::read(section, tunnel_lanes)?;
@@ -473,6 +476,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         }
         Some(Box::new(settings))
     });
+    listener::check_tunnel(sink, &listeners, tunnel_span, tunnel.as_deref_mut());
     routes.limits.warn_unused(sink, &rate_places, "rate limit", "rate_limit");
     routes.concurrency_limits.warn_unused(sink, &concurrency_places, "concurrency limit", "concurrency_limit");
     let compression_place = routes.compression.take().map(|span| sink.place_of(&span));

@@ -44,6 +44,8 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer as _, X509Certific
 pub struct Tunnel {
     /// Start: where to listen.
     pub listen: Vec<(Transport, SocketAddr)>,
+    /// Start: listeners bring clients over TCP, too.
+    pub shares_port: bool,
     /// Start: the interface's name.
     pub device: String,
     /// Start: which data plane.
@@ -307,6 +309,8 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     let TlsParts { server, revoked, expiries } = tls?;
     let settings = Tunnel {
         listen: listen?,
+        // Listeners say so.
+        shares_port: false,
         device: device.map_or_else(|| "sealane%d".to_owned(), |d| d.value),
         data_plane: section.or(&s::data_plane),
         lanes: section.optional(&s::lanes).unwrap_or(lanes as u64) as u16,

@@ -5,7 +5,7 @@ use sealane_control::vpn::server::{self, AdminCommand, Inbox, Start};
 use sealane_control::vpn::session::{Event as SessionEvent, Session, Words};
 use sealane_control::vpn::settings::Settings;
 use sealane_control::vpn::status::StatusRegistry;
-use sealane_control::vpn::{auth, pki};
+use sealane_control::vpn::{SharedPort, auth, pki};
 use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{KeyPair, PeerId};
 use sealane_ovpn::link::LinkError;
@@ -197,7 +197,7 @@ impl World {
                 management: None,
             };
             let mut commands = command_receiver;
-            runtime.block_on(server::serve(start, &mut commands)).unwrap();
+            runtime.block_on(server::serve(start, &mut commands, &mut SharedPort::default().arrivals())).unwrap();
         });
         let packets = std::cell::Cell::new(0);
         Self { plane, commands, registry, thread: Some(thread), folder, packets }
