@@ -146,6 +146,7 @@ mod tunnel_management;
 mod tunnel_nat;
 mod tunnel_peers;
 mod tunnel_pki;
+mod tunnel_port;
 mod tunnel_profiles;
 mod tunnel_proxies;
 mod tunnel_restart;
