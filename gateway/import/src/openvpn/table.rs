@@ -158,7 +158,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("management-signal", NotNeeded(MANAGEMENT)),
     ("management-up-down", NotNeeded(MANAGEMENT)),
     ("remote", Undecided("a server accepts clients from every address; use the firewall")),
-    ("port-share", Undecided("the tunnel cannot share its port; use another port for HTTPS")),
+    (
+        "port-share",
+        Undecided("a [[listener]] with tunnel = true serves HTTPS and OpenVPN on one port: the gateway takes the web server's place"),
+    ),
     ("disable", Undecided("this option disables the whole server")),
     ("config", Undecided("copy the lines of the other file into this file, and import it again")),
     // How.
