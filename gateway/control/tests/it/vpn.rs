@@ -206,7 +206,9 @@ impl World {
     fn profile(&self, name: &str) -> Profile {
         let ca = pki::Ca::open(&self.folder.path().join("vpn"), None).unwrap();
         let known = ca.list().unwrap().iter().any(|issued| issued.name == name);
-        let text = ca.client_profile(name, known, 10, None, &mut || panic!("the key is not encrypted")).unwrap();
+        let text = ca
+            .client_profile(name, known, 10, &pki::Remotes::default(), &mut || panic!("the key is not encrypted"))
+            .unwrap();
         Profile::parse(&text, std::path::Path::new("")).unwrap()
     }
 

@@ -10,6 +10,7 @@ mod profile;
 mod signed;
 
 pub use init::{Init, init};
+pub use profile::Remotes;
 
 use super::session::random;
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -247,7 +248,7 @@ impl Ca {
         name: &str,
         renew: bool,
         days: i64,
-        remote: Option<&str>,
+        remotes: &Remotes<'_>,
         ask: AskPassphrase<'_>,
     ) -> Result<String> {
         let good = !name.is_empty()
@@ -259,7 +260,7 @@ impl Ca {
             );
         }
         // Before anything is issued: a profile that cannot be completed must not leave a certificate behind.
-        let (frame, issuer) = (self.frame(remote)?, self.issuer(ask)?);
+        let (frame, issuer) = (self.frame(remotes)?, self.issuer(ask)?);
         let mut locked = self.lock()?;
         if self.is_server(name) {
             bail!("{name}: this is the server's name; a client needs another");
