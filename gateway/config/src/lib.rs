@@ -122,7 +122,7 @@ pub use transparency::read_log_list_again;
 pub use trust::Trust;
 pub use tunnel::{
     CertificateId, ClientCertificates, Ldap, LdapFilter, LdapGroups, LdapPart, LdapUrl, LdapValue, Management, Revoked,
-    Tunnel, TunnelClient, TunnelGroup, TunnelMember, TunnelParts, Webhook,
+    SharedTokenSecret, Tunnel, TunnelClient, TunnelGroup, TunnelMember, TunnelParts, Webhook,
 };
 pub use upstream::{NamedServer, added_server, expand, written_server};
 
@@ -228,6 +228,8 @@ pub struct Config {
     pub upstreams: Vec<Arc<Upstream>>,
     /// The VPN, if there is one; taken when it is started.
     pub tunnel: Option<Box<Tunnel>>,
+    /// The file of the VPN's revocation lists.
+    pub tunnel_lists: Option<PathBuf>,
     /// How certificates are obtained, if some listener has `certificates = "auto"`.
     pub acme: Option<Acme>,
     /// How OCSP responses and revocation lists are fetched, if there is one to be fetched.
@@ -547,6 +549,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         written: Written::count(table),
         listeners: out,
         upstreams: upstreams.all,
+        tunnel_lists: tunnel.as_ref().and_then(|tunnel| tunnel.lists.clone()),
         tunnel,
         acme,
         revocation,

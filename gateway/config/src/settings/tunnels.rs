@@ -58,8 +58,9 @@ table! {
     key: File = File, described("the file of `cert`"), example("server.key"), aliases("private_key");
     /// A file whose first line is the passphrase of `key`, as for listeners.
     passphrase_file: File = File, example("server.passphrase");
-    /// PEM file of revocation lists (version 2). If a list has expired, all clients are refused. A reload disconnects
-    /// clients whose certificates are revoked. `sealane tunnel ca revoke NAME` writes the list and reloads.
+    /// PEM file of revocation lists (version 2). If a list has expired, all clients are refused. When the file changes, the
+    /// gateway reads it again without a reload, and disconnects clients whose certificates are revoked. `sealane tunnel ca revoke
+    /// NAME` writes the list and reloads.
     crl: File = File, example("crl.pem");
     /// Accept only client certificates with this name: `name:alice`, `name-prefix:client-`, `subject:C=KR, CN=alice`.
     verify_x509_name: Text = Text, example("name-prefix:client-");
@@ -106,9 +107,14 @@ table! {
     /// After a client has sent the right password, the client can renew its keys for this long with a token instead of
     /// the password. The lifetime of a token is never extended. A token becomes invalid when its user's line is removed
     /// from `users`, or when the user's entry is removed from the directory (`[tunnel.ldap]`). With `auth_command` alone, a
-    /// removed user keeps access until the token expires. A restart that ends the sessions also makes all tokens invalid; an
-    /// upgrade does not.
+    /// removed user keeps access until the token expires. A restart that ends the sessions also makes all tokens invalid,
+    /// unless there is a `token_secret`; an upgrade does not.
     token_lifetime: Time = Time::TIMEOUT, described("none: no tokens"), example("12h");
+    /// A file with the secret of tokens, for [several gateways](page:two-vpn-gateways) that accept each other's tokens
+    /// (`auth-gen-token-secret` of OpenVPN): at least 32 bytes, as `openssl rand -base64 48` or `openvpn --genkey auth-token`
+    /// write them. All gateways need the same file, the same `token_lifetime` and the same users. Tokens then also stay valid over
+    /// restarts. Who reads the file can create tokens for every user.
+    token_secret: File = File, described("each gateway has its own secret"), example("tokens.key"), needs("token_lifetime");
     /// The client's name is its user name, even if the client has a certificate: for `[[tunnel.client]]`, for limits
     /// of groups, in the log and in the status.
     username_as_common_name: Flag = Flag, default(false);

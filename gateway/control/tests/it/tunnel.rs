@@ -133,3 +133,24 @@ fn a_listener_that_openvpn_clients_may_come_to() {
         assert!(report.contains(message) && report.contains(help), "{text}:\n{report}");
     }
 }
+
+/// Every byte of the file counts, except blanks around it; nobody is shown what it says.
+#[test]
+fn a_secret_of_tokens_is_long_enough_and_is_not_shown() {
+    let folder = folder();
+    let text = format!("{GOOD}token_lifetime = \"12h\"\ntoken_secret = \"tokens.key\"\n");
+    let read = |content: &str| {
+        folder.write("tokens.key", content);
+        let (config, _) = folder.load(&text).unwrap_or_else(|e| panic!("{e}"));
+        config.tunnel.expect("it is there").token_secret.expect("it was read")
+    };
+    let secret = "0123456789abcdef0123456789abcdef";
+    let one = read(secret);
+    assert_eq!(one, read(&format!("{secret}\n")));
+    assert_ne!(one, read(&secret.replace('0', "1")));
+    assert_eq!(format!("{one:?}"), "SharedTokenSecret");
+    folder.write("tokens.key", &secret[1..]);
+    let report = folder.report(&text);
+    assert!(report.contains("at least 32 bytes, and this file has 31") && report.contains("openssl rand"), "{report}");
+    assert!(!report.contains(&secret[1..]), "{report}");
+}

@@ -173,9 +173,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     (
         "auth-gen-token-secret",
         Undecided(
-            "the process creates the key of tokens and passes it on in an upgrade: tokens become invalid at a \
-                   restart",
+            "set token_secret to the same file; tokens of the OpenVPN server are not valid here, so its clients send their \
+             password once more",
         ),
+    ),
     ),
     (
         "replay-persist",

@@ -163,6 +163,12 @@ impl Vpn {
         let _ = self.commands.send(AdminCommand::Reload(Box::new(settings)));
     }
 
+    /// Revocation lists (DER) that were read again. Clients whose certificates they revoke are disconnected.
+    pub fn take_lists(&self, lists: Vec<Vec<u8>>) {
+        // It has ended only when the process is ending.
+        let _ = self.commands.send(AdminCommand::Lists(lists));
+    }
+
     /// The system routes these networks into the interface, and those of before no more. What does not succeed is said.
     fn route(&self, networks: HashSet<Prefix>) {
         let mut routed = self.routed.lock().unwrap_or_else(PoisonError::into_inner);

@@ -136,6 +136,7 @@ mod tunnel_burst;
 mod tunnel_certificates;
 mod tunnel_challenges;
 mod tunnel_clients;
+mod tunnel_failover;
 mod tunnel_floods;
 mod tunnel_groups;
 mod tunnel_import;

@@ -75,6 +75,8 @@ const MAX_TURN: usize = 64;
 pub enum AdminCommand {
     /// New settings.
     Reload(Box<Settings>),
+    /// Revocation lists (DER), in the place of those of `crl`.
+    Lists(Vec<Vec<u8>>),
     /// Open the log's file anew.
     Reopen,
     /// Do something to connected clients; the answer says to how many, or why not.
@@ -249,6 +251,7 @@ pub async fn serve(
             }
             command = commands.recv() => match command {
                 Some(AdminCommand::Reload(settings)) => server.reload(*settings),
+                Some(AdminCommand::Lists(lists)) => server.take_lists(&lists),
                 Some(AdminCommand::Reopen) => {
                     let path = server.settings.log.clone();
                     server.log.reopen(path.as_deref());
