@@ -21,6 +21,7 @@ use rcgen::{
     RevokedCertParams, SerialNumber,
 };
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sealane_config::encrypted_key;
@@ -193,6 +194,12 @@ impl Ca {
         let lock = File::open(&self.pki).with_context(|| self.pki.display().to_string())?;
         let limit = Instant::now() + LOCK_LIMIT;
         while let Err(e) = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            if !matches!(e, Errno::WOULDBLOCK | Errno::INTR) {
+                let shown = self.pki.display();
+                return Err(e).with_context(|| {
+                    format!("{shown}: cannot be locked (NFS has no locks for folders): use the folder where it is local")
+                });
+            }
             if Instant::now() >= limit {
                 return Err(e).with_context(|| format!("another command uses {}", self.pki.display()));
             }
