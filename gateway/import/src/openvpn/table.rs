@@ -160,7 +160,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("remote", Undecided("a server accepts clients from every address; use the firewall")),
     (
         "port-share",
-        Undecided("a [[listener]] with tunnel = true serves HTTPS and OpenVPN on one port: the gateway takes the web server's place"),
+        Undecided(
+            "a [[listener]] with tunnel = true serves HTTPS and OpenVPN on one port: the gateway takes the place of the \
+             web server",
+        ),
     ),
     ("disable", Undecided("this option disables the whole server")),
     ("config", Undecided("copy the lines of the other file into this file, and import it again")),
