@@ -142,7 +142,8 @@ fn a_secret_of_tokens_is_long_enough_and_is_not_shown() {
     let read = |content: &str| {
         folder.write("tokens.key", content);
         let (config, _) = folder.load(&text).unwrap_or_else(|e| panic!("{e}"));
-        config.tunnel.expect("it is there").token_secret.expect("it was read")
+        let tunnel = *config.tunnel.expect("it is there");
+        tunnel.token_secret.expect("it was read")
     };
     let secret = "0123456789abcdef0123456789abcdef";
     let one = read(secret);

@@ -82,9 +82,7 @@ pub(super) fn write(interface: &str, lanes: Vec<Lane>) -> HandOver {
                 let (fd, partial, out) = stream.into_parts();
                 descriptors.push(fd);
                 let id = SocketId::new(core.number, number);
-                w = w.nested(STREAM, |w| {
-                    w.number(0, id.to_bits()).bytes(1, &partial).bytes(2, &out).socket(3, remote)
-                });
+                w = w.nested(STREAM, |w| w.number(0, id.to_bits()).bytes(1, &partial).bytes(2, &out).socket(3, remote));
             }
             core.peers.into_values().fold(w, |w, peer| w.nested(PEER, |w| write_peer(w, &peer)))
         });
