@@ -180,7 +180,6 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
              password once more",
         ),
     ),
-    ),
     (
         "replay-persist",
         NotNeeded("a cookie in the first packets proves the sender's address; replayed packets have no effect"),

@@ -222,9 +222,8 @@ fn what_is_neither_openvpn_nor_tls_is_refused() {
     let world = world!();
     init(&world, "", "handshake_timeout = \"500ms\"");
     let server = serve(&world);
-    let failures = |reason: &str| {
-        metric(&world, &curl, "sealane_handshake_failures_total", &format!("reason=\"{reason}\""))
-    };
+    let failures =
+        |reason: &str| metric(&world, &curl, "sealane_handshake_failures_total", &format!("reason=\"{reason}\""));
     let slow: [&[u8]; 4] = [&[], &[0], &[0, 14], &[0x16, 3]];
     for bytes in slow {
         answer(&world, bytes);

@@ -197,7 +197,9 @@ impl Ca {
             if !matches!(e, Errno::WOULDBLOCK | Errno::INTR) {
                 let shown = self.pki.display();
                 return Err(e).with_context(|| {
-                    format!("{shown}: cannot be locked (NFS has no locks for folders): use the folder where it is local")
+                    format!(
+                        "{shown}: cannot be locked (NFS has no locks for folders): use the folder where it is local"
+                    )
                 });
             }
             if Instant::now() >= limit {

@@ -192,7 +192,11 @@ fn connections_accepted_elsewhere_go_on_with_what_was_read_there() {
             rig.do_it(Command::SocketTake(taken)).unwrap();
             client.write_all(&packet[read..]).unwrap();
             let got = rig.sink.control();
-            assert_eq!((got.bytes, got.remote, got.transport), (vec![7 << 3, 1, 2, 3], named, Transport::Tcp), "{read}");
+            assert_eq!(
+                (got.bytes, got.remote, got.transport),
+                (vec![7 << 3, 1, 2, 3], named, Transport::Tcp),
+                "{read}"
+            );
             lanes.push(got.socket.lane());
             let bytes = vec![8 << 3, 2];
             rig.do_it(Command::ControlOut { socket: got.socket, remote: named, local: None, bytes }).unwrap();
