@@ -35,6 +35,7 @@ const BESIDE: &[(&str, &[&str])] = &[
             "accept/syn",
             "access",
             "client/signing",
+            "client/tunnel",
             "exchange/authorize",
             "exchange/encoding",
             "exchange/redirection",

@@ -123,7 +123,7 @@ pub use transparency::read_log_list_again;
 pub use trust::Trust;
 pub use tunnel::{
     CertificateId, ClientCertificates, Ldap, LdapFilter, LdapGroups, LdapPart, LdapUrl, LdapValue, Management, Revoked,
-    Tunnel, TunnelClient, TunnelGroup, TunnelMember, TunnelParts, Webhook,
+    SharedTokenSecret, Tunnel, TunnelClient, TunnelGroup, TunnelMember, TunnelParts, Webhook,
 };
 pub use upstream::{NamedServer, added_server, expand, written_server};
 
@@ -229,6 +229,8 @@ pub struct Config {
     pub upstreams: Vec<Arc<Upstream>>,
     /// The VPN, if there is one; taken when it is started.
     pub tunnel: Option<Box<Tunnel>>,
+    /// The file of the VPN's revocation lists.
+    pub tunnel_lists: Option<PathBuf>,
     /// How certificates are obtained, if some listener has `certificates = "auto"`.
     pub acme: Option<Acme>,
     /// How OCSP responses and revocation lists are fetched, if there is one to be fetched.
@@ -305,6 +307,8 @@ pub struct Listener {
     pub h2c: bool,
     /// Whether what comes is read, or relayed: no TLS of ours, no HTTP.
     pub mode: Mode,
+    /// OpenVPN clients may come over TCP.
+    pub tunnel: bool,
     /// HTTP/3 at the same address.
     pub http3: Option<Http3>,
     /// Which policy and which of `actions` a name has.
@@ -463,7 +467,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         sink.warn(&name.span, format!("no host uses the upstream \"{}\"", name.value), Some(help));
     }
     let tunnel_lanes = lanes.map_or_else(default_lanes, |n| n as usize);
-    let tunnel = top.table(&settings::top::tunnel).and_then(|section| {
+    let tunnel_span = top.key_span("tunnel");
+    let mut tunnel = top.table(&settings::top::tunnel).and_then(|section| {
         audit::tunnel(sink, &section.span);
         let span = section.key_span("listen").unwrap_or_else(|| section.span.clone());
         let settings = tunnel::read(section, tunnel_lanes)?;
@@ -476,6 +481,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         }
         Some(Box::new(settings))
     });
+    listener::check_tunnel(sink, &listeners, tunnel_span, tunnel.as_deref_mut());
     routes.limits.warn_unused(sink, &rate_places, "rate limit", "rate_limit");
     routes.concurrency_limits.warn_unused(sink, &concurrency_places, "concurrency limit", "concurrency_limit");
     let compression_place = routes.compression.take().map(|span| sink.place_of(&span));
@@ -545,6 +551,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         written: Written::count(table),
         listeners: out,
         upstreams: upstreams.all,
+        tunnel_lists: tunnel.as_ref().and_then(|tunnel| tunnel.lists.clone()),
         tunnel,
         acme,
         revocation,

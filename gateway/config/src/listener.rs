@@ -13,12 +13,13 @@ use super::settings::top;
 use super::snippets;
 use super::tls::{self, ListenerPolicies};
 use super::trust::{self, Trust};
+use super::tunnel::Tunnel;
 use super::{Listener, Mode, RunAs, SynTls};
 use sealane_proxy::snapshot::{Action, UpstreamHttp};
 use sealane_route::{NamePattern, SiteMap};
 use sealane_sys::unix_socket::Rights;
 use sealane_tls::policy::ListenerTls;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
@@ -45,6 +46,8 @@ pub(super) struct Draft {
     h2c: bool,
     /// Whether what comes is read, or relayed.
     pub mode: Mode,
+    /// OpenVPN clients may come over TCP: where that is set.
+    tunnel: Option<Range<usize>>,
     http3: Option<Http3>,
 }
 
@@ -101,7 +104,8 @@ impl Draft {
 
     pub fn into_listener(self, sites: SiteMap, actions: Arc<[Action]>) -> Listener {
         let public_port = self.public_port();
-        let Self { address, tls, trust, access, allow_connect, allow_trace, syn_tls, h2c, http3, mode, .. } = self;
+        let Self { address, tls, trust, access, allow_connect, allow_trace, syn_tls, h2c, http3, mode, tunnel, .. } =
+            self;
         let sites = Arc::new(sites);
         let certificates = tls.as_ref().map(|t| t.certificates.clone());
         let tls = tls.map(|t| ListenerTls { policies: t.policies, sites: sites.clone() });
@@ -118,6 +122,7 @@ impl Draft {
             h2c,
             http3,
             mode,
+            tunnel: tunnel.is_some(),
             sites,
             actions,
         }
@@ -188,6 +193,7 @@ fn read(
         sink.error(&port.span, "\"public_port\" is for listeners with TLS", Some(help));
     }
     let public_port = public_port.and_then(|port| u16::try_from(port.value).ok());
+    let tunnel = tunnel(&section, mode, has_tls, all().find(|text| is_socket(text)));
     let mut http3 = http3::read(&section, tls.as_ref(), trust.proxy_protocol, all().find(|text| is_socket(text)));
     if let Some(http3) = &mut http3 {
         http3.announced_port = http3.announced_port.or(public_port);
@@ -224,10 +230,57 @@ fn read(
                 syn_tls,
                 h2c: h2c.as_ref().is_some_and(|h| h.value),
                 mode,
+                tunnel: tunnel.clone(),
                 http3: http3.clone(),
             });
         }
     }
+}
+
+/// `tunnel`: whether OpenVPN clients may come, and where that is set. `socket`: one of the addresses is this Unix socket.
+fn tunnel(section: &Section, mode: Mode, has_tls: bool, socket: Option<&At<String>>) -> Option<Range<usize>> {
+    let span = section.optional_at(&s::tunnel).filter(|tunnel| tunnel.value)?.span;
+    if let Some(text) = socket {
+        let help = "write this address in a [[listener]] of its own, without \"tunnel\"".to_owned();
+        section.sink.error(&text.span, "\"tunnel\" is for IP addresses", Some(help));
+    } else if !has_tls && mode == Mode::Http {
+        let help = "add [listener.tls], or write the address in \"listen\" of [tunnel] (\"tcp://:1194\"): the gateway tells OpenVPN \
+                    clients from TLS clients by their first bytes";
+        section.sink.error(&span, "\"tunnel\" is for listeners with TLS", Some(help.to_owned()));
+    } else if mode == Mode::Tcp {
+        let help = "remove \"mode\" and add [listener.tls] (hosts with \"passthrough\" relay connections by their server name), or remove \
+                    \"tunnel\"";
+        section.sink.error(&span, "\"tunnel\" and mode = \"tcp\" exclude each other", Some(help.to_owned()));
+    }
+    Some(span)
+}
+
+/// Listeners that OpenVPN clients may come to need a tunnel that takes connections.
+pub(super) fn check_tunnel(
+    sink: &Sink,
+    listeners: &[Draft],
+    section: Option<Range<usize>>,
+    tunnel: Option<&mut Tunnel>,
+) {
+    let spans: BTreeSet<(usize, usize)> =
+        listeners.iter().filter_map(|l| l.tunnel.as_ref()).map(|span| (span.start, span.end)).collect();
+    if spans.is_empty() {
+        return;
+    }
+    for (start, end) in spans {
+        if section.is_none() {
+            let help = "add [tunnel] (\"sealane tunnel init\" writes one), or remove \"tunnel\" of this listener";
+            sink.error(&(start..end), "\"tunnel\" without [tunnel]: there is no OpenVPN server", Some(help.to_owned()));
+        }
+    }
+    let Some(tunnel) = tunnel else { return };
+    if tunnel.data_plane == sealane_tunnel::Choice::Kernel {
+        let span = section.unwrap_or(0..0);
+        let help = "remove \"data_plane\" of [tunnel], or \"tunnel\" of [[listener]]: the user-space data plane serves OpenVPN over TCP";
+        let message = "data_plane = \"kernel\" serves only UDP, but a listener with tunnel = true brings OpenVPN clients over TCP";
+        sink.error(&span, message, Some(help.to_owned()));
+    }
+    tunnel.shares_port = true;
 }
 
 /// Settings that judge requests: the listener must have what they look at. Returns one of them, if it may stay.
@@ -283,7 +336,7 @@ pub(super) fn check_relays(sink: &Sink, listeners: &[Draft], targets: &[Target],
 }
 
 /// Settings of listeners whose connections are read.
-pub(super) const OF_CONNECTIONS: [&str; 12] = [
+pub(super) const OF_CONNECTIONS: [&str; 13] = [
     "tls",
     "http3",
     "quic",
@@ -296,6 +349,7 @@ pub(super) const OF_CONNECTIONS: [&str; 12] = [
     "allow_connect",
     "allow_trace",
     "public_port",
+    "tunnel",
 ];
 
 /// What a listener that relays datagrams cannot have. `socket`: one of its addresses is this Unix socket.

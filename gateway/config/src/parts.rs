@@ -54,6 +54,8 @@ pub struct ListenerParts {
     pub h2c: bool,
     /// Whether what comes is read, or relayed.
     pub mode: Mode,
+    /// OpenVPN clients may come over TCP.
+    pub tunnel: bool,
     /// HTTP/3 at the same address.
     pub http3: Option<Http3>,
     /// Which policy and which of `actions` a name has.
@@ -68,7 +70,8 @@ impl ListenerParts {
     pub fn bound(self, id: u32, address: SocketAddr, udp: Vec<Arc<OwnedFd>>) -> snapshot::Listener {
         let is_unix = self.address.unix().is_some();
         let syn_tls = SynData { data: self.syn_tls != SynTls::Off, unproven: self.syn_tls == SynTls::Open };
-        let Self { tls, trust, access, allow_connect, allow_trace, h2c, mode, http3, sites, actions, .. } = self;
+        let Self { tls, trust, access, allow_connect, allow_trace, h2c, mode, tunnel, http3, sites, actions, .. } =
+            self;
         let (quic, udp) = match http3 {
             Some(h) => (Some(snapshot::Quic { sockets: udp, settings: h.at(address.port()) }), Vec::new()),
             None => (None, udp),
@@ -97,6 +100,7 @@ impl ListenerParts {
             syn_tls,
             h2c,
             relays,
+            tunnel,
             sites,
             actions,
         }
@@ -115,6 +119,7 @@ pub fn snapshot_parts(config: &Config) -> Parts {
         syn_tls: if l.tls.is_some() { l.syn_tls } else { SynTls::Off },
         h2c: l.h2c,
         mode: l.mode,
+        tunnel: l.tunnel && l.tls.is_some(),
         http3: l.http3.clone(),
         sites: l.sites.clone(),
         actions: l.actions.clone(),

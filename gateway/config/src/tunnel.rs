@@ -44,6 +44,8 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer as _, X509Certific
 pub struct Tunnel {
     /// Start: where to listen.
     pub listen: Vec<(Transport, SocketAddr)>,
+    /// Start: listeners bring clients over TCP, too.
+    pub shares_port: bool,
     /// Start: the interface's name.
     pub device: String,
     /// Start: which data plane.
@@ -72,6 +74,10 @@ pub struct Tunnel {
     pub server: Arc<ServerConfig>,
     /// What `crl` revokes.
     pub revoked: Arc<Revoked>,
+    /// The file of `crl`.
+    pub lists: Option<PathBuf>,
+    /// What `server` checks certificates of clients by.
+    verification: Arc<Verification>,
     /// When certificates and lists expire: what (`ca`, `server`, `crl`), and seconds since 1970.
     pub expiries: Vec<(&'static str, i64)>,
     /// Whether clients without a certificate may come.
@@ -104,6 +110,8 @@ pub struct Tunnel {
     pub auth_command: Option<Vec<String>>,
     /// How long a token is good for; `None`: none are given.
     pub token_lifetime: Option<Duration>,
+    /// The secret of tokens; `None`: the process has its own.
+    pub token_secret: Option<SharedTokenSecret>,
     /// A socket for programs that speak OpenVPN's management protocol.
     pub management: Option<Management>,
     /// The user's name is the client's name.
@@ -151,6 +159,57 @@ impl Tunnel {
     /// Whether some client has an access list.
     pub fn has_access_lists(&self) -> bool {
         self.groups.iter().any(|g| g.filter.is_some()) || self.clients.values().any(|c| c.filter.is_some())
+    }
+}
+
+/// What the certificates of clients are checked by, beside revocation lists.
+#[derive(Debug)]
+struct Verification {
+    roots: Vec<CertificateDer<'static>>,
+    versions: Vec<&'static SupportedProtocolVersion>,
+    name: Option<String>,
+    explicit_usage: bool,
+    optional: bool,
+    parts: Option<TunnelParts>,
+}
+
+impl Tunnel {
+    /// The same with other revocation lists (DER) in the place of those of `crl`.
+    pub fn with_lists(&self, crls: &[Vec<u8>]) -> anyhow::Result<Self> {
+        let Verification { roots, versions, name, explicit_usage, optional, parts } = &*self.verification;
+        let (name, explicit_usage, optional) = (name.as_deref(), *explicit_usage, *optional);
+        let Some(parts) = parts else { anyhow::bail!("no part of the gateway can verify the clients; this is a bug") };
+        let provider = self.server.crypto_provider().clone();
+        let clients = ClientCertificates { provider: &provider, roots, crls, name, explicit_usage, optional };
+        let verifier = (parts.verifier)(&clients)?;
+        let server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(versions)?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(self.server.cert_resolver.clone());
+        let mut tunnel = self.clone();
+        tunnel.server = Arc::new(without_resumption(server));
+        tunnel.revoked = Arc::new(Revoked::of(crls.iter().map(Vec::as_slice)));
+        tunnel.expiries.retain(|(what, _)| *what != "crl");
+        tunnel.expiries.extend(first_list_expiry(crls).map(|at| ("crl", at)));
+        Ok(tunnel)
+    }
+}
+
+/// A secret of tokens that several gateways share.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SharedTokenSecret([u8; 32]);
+
+impl SharedTokenSecret {
+    /// The key of the tokens' codes.
+    pub const fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for SharedTokenSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the secret.
+        f.write_str("SharedTokenSecret")
     }
 }
 
@@ -247,6 +306,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     let has_ldap = section.key_span("ldap").is_some();
     let ldap = ldap::read(&section);
     let token = section.optional(&s::token_lifetime);
+    let token_secret = section.optional_at(&s::token_secret).and_then(|at| token_secret(sink, &at));
     if let (true, None, Some(span)) = (users.as_ref().is_some_and(|u| u.has_codes()), token, section.key_span("users"))
     {
         let help = "add token_lifetime = \"12h\": clients then renew their keys with a token".to_owned();
@@ -304,9 +364,11 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
         let message = "\"bind_users\" without users: clients have no user name";
         sink.error(&at.span, message, Some(how_logins.to_owned()));
     }
-    let TlsParts { server, revoked, expiries } = tls?;
+    let TlsParts { server, revoked, lists, verification, expiries } = tls?;
     let settings = Tunnel {
         listen: listen?,
+        // Listeners say so.
+        shares_port: false,
         device: device.map_or_else(|| "sealane%d".to_owned(), |d| d.value),
         data_plane: section.or(&s::data_plane),
         lanes: section.optional(&s::lanes).unwrap_or(lanes as u64) as u16,
@@ -327,6 +389,8 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
         wrap_v2,
         server,
         revoked: Arc::new(revoked),
+        lists,
+        verification: Arc::new(verification),
         expiries,
         certificate_optional: optional,
         ciphers: ciphers.unwrap_or_else(|| Cipher::ALL.to_vec()),
@@ -343,6 +407,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
         ldap,
         auth_command: command.flatten(),
         token_lifetime: token,
+        token_secret,
         management,
         username_as_common_name,
         bind_users: bind_users.is_some_and(|at| at.value),
@@ -530,6 +595,26 @@ fn users(sink: &Sink, at: &At<PathBuf>) -> Option<Arc<Users>> {
     }
 }
 
+/// The shortest secret of tokens, in bytes.
+const MIN_SECRET: usize = 32;
+
+/// The secret of tokens: all of the file, so that every program may make it.
+fn token_secret(sink: &Sink, at: &At<PathBuf>) -> Option<SharedTokenSecret> {
+    let text = files::read(sink, "secret of tokens", at)?.trim_ascii();
+    files::warn_if_readable(sink, at, "secret of tokens");
+    if text.len() < MIN_SECRET {
+        let shown = at.value.display();
+        let length = text.len();
+        let message =
+            format!("{shown}: a secret of tokens has at least {MIN_SECRET} bytes, and this file has {length}");
+        let help = "create the file with `openssl rand -base64 48` or `openvpn --genkey auth-token`, and copy it to every gateway";
+        sink.error(&at.span, message, Some(help.to_owned()));
+        return None;
+    }
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text);
+    digest.as_ref().try_into().ok().map(SharedTokenSecret)
+}
+
 /// A program to start, and its arguments.
 pub(super) fn command(sink: &Sink, key: &str, at: &At<Vec<At<String>>>) -> Option<Vec<String>> {
     let words: Vec<String> = at.value.iter().map(|w| w.value.clone()).collect();
@@ -549,6 +634,8 @@ pub(super) fn command(sink: &Sink, key: &str, at: &At<Vec<At<String>>>) -> Optio
 struct TlsParts {
     server: Arc<ServerConfig>,
     revoked: Revoked,
+    lists: Option<PathBuf>,
+    verification: Verification,
     expiries: Vec<(&'static str, i64)>,
 }
 
@@ -607,7 +694,11 @@ fn tls(section: &Section, optional: bool) -> Option<TlsParts> {
         server_config(&provider, &versions, verifier, chain, private)
     };
     match build() {
-        Ok(config) => Some(TlsParts { server: Arc::new(config), revoked, expiries }),
+        Ok(config) => {
+            let verification = Verification { roots, versions, name, explicit_usage, optional, parts: sink.tunnel };
+            let lists = crl.map(|at| at.value);
+            Some(TlsParts { server: Arc::new(config), revoked, lists, verification, expiries })
+        }
         Err(e) => {
             let mismatch = matches!(e.downcast_ref(), Some(rustls::Error::InconsistentKeys(_)));
             let help = "the key belongs to another certificate; if `sealane tunnel ca renew server` was interrupted, run it \
@@ -633,7 +724,6 @@ pub(super) const DIGESTS: &[(&str, Digest)] = &[
     ("SHA2-512", Digest::Sha512),
 ];
 
-/// OpenVPN has no resumption: every exchange is a full handshake.
 fn server_config(
     provider: &Arc<CryptoProvider>,
     versions: &[&'static SupportedProtocolVersion],
@@ -641,15 +731,20 @@ fn server_config(
     chain: Vec<CertificateDer<'static>>,
     key: rustls::pki_types::PrivateKeyDer<'static>,
 ) -> anyhow::Result<ServerConfig> {
-    let mut config = ServerConfig::builder_with_provider(provider.clone())
+    let config = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions)?
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)?;
+    Ok(without_resumption(config))
+}
+
+/// OpenVPN has no resumption: every exchange is a full handshake.
+fn without_resumption(mut config: ServerConfig) -> ServerConfig {
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     // Sessions go on in the next process when the gateway is upgraded.
     config.enable_secret_extraction = true;
-    Ok(config)
+    config
 }
 
 pub(super) fn ciphers(sink: &Sink, key: &str, node: &decode::Node) -> Option<Vec<Cipher>> {

@@ -94,6 +94,12 @@ counters! {
     /// Resumed connections that could not be handed over to the lane with their TLS session, by reason (no_room: the client made a full
     /// handshake instead; limit: the connection was closed).
     HandoverLimit, counter, "sealane_connections_handover_refused_total", "reason=\"limit\"";
+    /// Connections of OpenVPN clients to listeners with `tunnel`, by result (accepted: handed over to the tunnel; refused: the tunnel had
+    /// no room for another new connection).
+    TunnelClients, counter, "sealane_listener_tunnel_connections_total", "result=\"accepted\"";
+    /// Connections of OpenVPN clients to listeners with `tunnel`, by result (accepted: handed over to the tunnel; refused: the tunnel had
+    /// no room for another new connection).
+    TunnelClientsRefused, counter, "sealane_listener_tunnel_connections_total", "result=\"refused\"";
     /// IDs of TLS sessions and of QUIC connections that clients forged, or that are from before a restart, by kind.
     ForgedSessionIds, counter, "sealane_forged_ids_total", "kind=\"session\"";
     /// IDs of TLS sessions and of QUIC connections that clients forged, or that are from before a restart, by kind.

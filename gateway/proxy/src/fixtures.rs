@@ -74,6 +74,7 @@ pub(crate) fn listener(id: u32) -> Listener {
         syn_tls: SynData::default(),
         h2c: false,
         relays: Relays::Never,
+        tunnel: false,
         sites: Arc::new(SiteMap::default()),
         actions: Arc::new([]),
     }
@@ -199,6 +200,7 @@ pub(crate) fn snapshot(limits: ClientLimits, upstreams: Vec<Upstream>) -> Snapsh
         codecs: None,
         traces: None,
         request_ids: None,
+        tunnel: None,
     }
 }
 

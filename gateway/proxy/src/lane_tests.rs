@@ -2,6 +2,7 @@
 //! a clock. Sockets are real. Each test holds something that no part can promise alone.
 
 use crate::access::Verdict;
+use crate::client::connection::hello_arrived;
 use crate::client::h1::h1_client_finish;
 use crate::client::h2_connection::{h2_client_begin, h2_exchanges};
 use crate::client::h3::h3_read;
@@ -30,6 +31,7 @@ use crate::snapshot::{
     Action, ClientLimits, EarlyRequests, Listener, Quic, QuicSettings, Routing, Snapshot, Upstream, UpstreamHttp,
 };
 use crate::transport::{ReadResult, Transport};
+use crate::tunnel_port::{FirstBytes, TunnelPort};
 use crate::upstream::connection::upstream_handshake;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h2_connection::{h2_join, h2_upstream_begin, h2_upstream_take};
@@ -587,6 +589,49 @@ fn a_handshake_that_waited_for_a_proof_is_counted_once() {
     lane.ready(key, WRITE);
     assert_eq!(lane.proxy.counters.value(Count::HandshakesLimited), 0);
     assert_eq!(lane.proxy.connections.client(key).unwrap().phase(), ClientPhase::Admission);
+}
+
+/// The first bytes decide where a connection goes. What the tunnel has no room for is closed and counted.
+#[test]
+fn the_tunnel_gets_what_begins_as_its_own() {
+    let (given, taken) = std::sync::mpsc::sync_channel(1);
+    let judge = |start: &[u8]| match start {
+        [] | [0] => FirstBytes::Incomplete,
+        [0, ..] => FirstBytes::Tunnel,
+        _ => FirstBytes::Other,
+    };
+    let mut config = snapshot(limits(), Vec::new());
+    let mut shared = listener(1);
+    (shared.tls, shared.tunnel) = (Some(tls()), true);
+    config.listeners = vec![Arc::new(shared)];
+    config.tunnel = Some(Arc::new(TunnelPort::new(judge, move |client| given.try_send(client).is_ok())));
+    let mut lane = Lane::new(config);
+    let mut begin = |bytes: &[u8]| {
+        let Lane { proxy, cx, .. } = &mut lane;
+        let (conn, peer) = connection(&proxy.settings.listeners()[0]);
+        let Conn::Client(client) = conn else { unreachable!() };
+        let mut client = Box::new(client.in_handshake(10_000));
+        client.adopt(bytes.to_vec());
+        let key = proxy.connections.insert(Conn::Client(client));
+        proxy.admission.arrived(&proxy.counters);
+        hello_arrived(proxy, cx, key, true);
+        let counts = [Count::TunnelClients, Count::TunnelClientsRefused].map(|count| proxy.counters.value(count));
+        (proxy.connections.get(key).is_some(), counts, peer)
+    };
+    let (is_there, counts, _peer) = begin(&[0]);
+    assert!(is_there && counts == [0, 0], "it may be either");
+    let (is_there, counts, peer) = begin(&[0, 14, 0x38]);
+    assert!(!is_there && counts == [1, 0]);
+    let client = taken.try_recv().unwrap();
+    assert_eq!((&client.bytes[..], client.remote), (&[0, 14, 0x38][..], ([192, 0, 2, 1], 5).into()));
+    rustix::io::write(&client.fd, b"open").unwrap();
+    assert_eq!(received(&peer), "open");
+    assert_eq!(begin(&[0, 1]).1, [2, 0]);
+    let (is_there, counts, _peer) = begin(&[0, 2]);
+    assert!(!is_there && counts == [2, 1], "the tunnel has no room");
+    assert_eq!(begin(&[22]).1, [2, 1]);
+    assert_eq!(begin(b"\xff\xff").1, [2, 1]);
+    assert_eq!(taken.try_iter().count(), 1);
 }
 
 /// Goes on with one end of a TLS connection.

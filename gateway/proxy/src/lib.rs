@@ -15,6 +15,7 @@
 //! | `exchange` | executes the state machine of `sealane-exchange` |
 //! | `upstream` | selects servers, pools connections; sinks of requests and sources of responses |
 //! | `relay` | connections that are passed on without being read |
+//! | `tunnel_port` | connections of OpenVPN clients at a listener with TLS, which go to the tunnel |
 //! | `udp` | datagrams that are passed on without being read |
 //! | `h2`, `h3` | what both sides of HTTP/2 and of HTTP/3 have in common |
 //! | `quic`, `quic_driver` | the transport of HTTP/3; passes its events to the adapters |
@@ -74,6 +75,7 @@ pub mod talkers;
 pub mod templates;
 pub mod traces;
 mod transport;
+pub mod tunnel_port;
 mod udp;
 pub mod unix_clients;
 mod upstream;

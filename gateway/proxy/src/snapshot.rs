@@ -20,6 +20,7 @@ use crate::request_ids::RequestIdRules;
 use crate::rules::{Redirect, Responses, Route};
 use crate::shared_tickets::TicketStore;
 use crate::traces::TraceRules;
+use crate::tunnel_port::TunnelPort;
 use crate::upstream::balance::{Balance, HashKey, Sticky};
 use crate::upstream::server_state::{GroupState, ServerState};
 pub use sealane_exchange::EarlyRequests;
@@ -79,6 +80,8 @@ pub struct Snapshot {
     pub request_ids: Option<Arc<RequestIdRules>>,
     /// The content codings that this program has; `None`: no rule asks for one.
     pub codecs: Option<Arc<dyn Codecs>>,
+    /// The way to the tunnel, for listeners with [`Listener::tunnel`]; `None`: this gateway has no tunnel.
+    pub tunnel: Option<Arc<TunnelPort>>,
 }
 
 /// What the rules of all hosts refer to.
@@ -143,6 +146,8 @@ pub struct Listener {
     pub h2c: bool,
     /// Which connections are relayed without being read.
     pub relays: Relays,
+    /// Connections whose first bytes are OpenVPN's go to the tunnel; only with TLS, whose first bytes differ.
+    pub tunnel: bool,
     /// Which policy a server name has, and which of `actions` a request gets.
     pub sites: Arc<SiteMap>,
     /// What is done with requests, by host; the same for all listeners.

@@ -59,8 +59,8 @@ table! {
         example("127.0.0.53");
     /// Reload when the configuration, or a file that it names, changes. If `false`, only `sealane reload` and SIGHUP
     /// reload. Whether this setting is `true` or `false`, the gateway loads some changed files without a reload:
-    /// certificates of listeners, with their keys, passphrases and OCSP responses; revocation lists, except `crl` of
-    /// `[tunnel]`; and the files whose settings say so.
+    /// certificates of listeners, with their keys, passphrases and OCSP responses; revocation lists; and the
+    /// files whose settings say so.
     reload_on_change: Flag = Flag, default(false);
     /// If root starts the gateway: the user that the gateway changes to, after it has opened its sockets and its log.
     /// The gateway then keeps only the capability to bind low ports, and with `[tunnel]` also the capability to set up

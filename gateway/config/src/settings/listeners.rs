@@ -69,6 +69,10 @@ table! {
     /// [routing](page:routing#relay-udp). `"tcp"` and `"udp"` cannot be combined with `tls`. A listener with `"udp"` may
     /// have the same address as another listener without `http3`.
     mode: Choice<Mode> = Choice(&[("http", Mode::Http), ("tcp", Mode::Tcp), ("udp", Mode::Udp)]), default("http");
+    /// Whether OpenVPN clients may connect to this listener over TCP, on the same port as HTTPS. The gateway tells them from TLS
+    /// clients by their first bytes and hands their connections to the tunnel, with the address of the client. Needs
+    /// `[listener.tls]` and `[tunnel]`. See [one port](page:tunnel#one-port-for-https-and-openvpn).
+    tunnel: Flag = Flag, default(false);
     /// HTTP/3 on the same address, over UDP. Needs `[listener.tls]` with TLS 1.3. Cannot be combined with
     /// `proxy_protocol`. See [HTTP/3](page:http3).
     http3: Flag = Flag, default(false);

@@ -59,8 +59,9 @@ table! {
     /// A file whose first line is the passphrase of `key`, as for listeners.
     passphrase_file: File = File, example("server.passphrase");
     /// PEM file of revocation lists (version 2). If a list has expired, all clients are refused whose certificates it is
-    /// for. Certificates of a CA that has no list here are accepted (unlike in `client_auth`). A reload disconnects clients
-    /// whose certificates are revoked. `sealane tunnel ca revoke NAME` writes the list and reloads.
+    /// for. Certificates of a CA that has no list here are accepted (unlike in `client_auth`). When the file changes, the
+    /// gateway reads it again without a reload, and disconnects clients whose certificates are revoked. `sealane tunnel ca revoke
+    /// NAME` writes the list and reloads.
     crl: File = File, example("crl.pem");
     /// Accept only client certificates with this name: `name:alice`, `name-prefix:client-`, `subject:C=KR, CN=alice`.
     verify_x509_name: Text = Text, example("name-prefix:client-");
@@ -107,9 +108,14 @@ table! {
     /// After a client has sent the right password, the client can renew its keys for this long with a token instead of
     /// the password. The lifetime of a token is never extended. A token becomes invalid when its user's line is removed
     /// from `users`, or when the user's entry is removed from the directory (`[tunnel.ldap]`). With `auth_command` alone, a
-    /// removed user keeps access until the token expires. A restart that ends the sessions also makes all tokens invalid; an
-    /// upgrade does not.
+    /// removed user keeps access until the token expires. A restart that ends the sessions also makes all tokens invalid,
+    /// unless there is a `token_secret`; an upgrade does not.
     token_lifetime: Time = Time::TIMEOUT, described("none: no tokens"), example("12h");
+    /// A file with the secret of tokens, for [several gateways](page:two-vpn-gateways) that accept each other's tokens
+    /// (`auth-gen-token-secret` of OpenVPN): at least 32 bytes, as `openssl rand -base64 48` or `openvpn --genkey auth-token`
+    /// write them. All gateways need the same file, the same `token_lifetime` and the same users. Tokens then also stay valid over
+    /// restarts. Who reads the file can create tokens for every user.
+    token_secret: File = File, described("each gateway has its own secret"), example("tokens.key"), needs("token_lifetime");
     /// The client's name is its user name, even if the client has a certificate: for `[[tunnel.client]]`, for limits
     /// of groups, in the log and in the status.
     username_as_common_name: Flag = Flag, default(false);
@@ -203,9 +209,9 @@ table! {
     gather: Time = GATHER, default("250us");
     /// Where packets are handled: in the kernel (`"kernel"`), in user space (`"user"`), or in the kernel if possible (`"auto"`).
     /// The kernel needs Linux' `ovpn` module (6.16 and later). Without the module, the gateway refuses to start with `"kernel"`.
-    /// `"auto"` selects user space if `listen` has a TCP address, if `client_to_client` is on, if there are access lists (`allow`,
-    /// `deny`), or if the kernel has no `ovpn` module. In the kernel, `epoch` and `mssfix` have no effect. See
-    /// [the tunnel](page:tunnel#kernel-data-plane).
+    /// `"auto"` selects user space if `listen` has a TCP address, if a listener has `tunnel = true`, if `client_to_client` is on, if
+    /// there are access lists (`allow`, `deny`), or if the kernel has no `ovpn` module. In the kernel, `epoch` and `mssfix` have no
+    /// effect. See [the tunnel](page:tunnel#kernel-data-plane).
     data_plane: Choice<DataPlane> = Choice(&[
         ("auto", DataPlane::Auto), ("user", DataPlane::User), ("kernel", DataPlane::Kernel)]), default("auto");
     /// A file of events, one JSON object per line: `connect`, `refused`, `renew`, `move`, `key_exchange_failed`,

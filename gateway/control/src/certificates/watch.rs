@@ -38,6 +38,8 @@ pub enum FileSet {
     Users(PathBuf),
     /// Revocation lists.
     RevocationLists(PathBuf),
+    /// Those of the tunnel.
+    TunnelLists(PathBuf),
     /// A list of transparency logs.
     LogList(PathBuf),
     /// Keys of session tickets.
@@ -54,6 +56,7 @@ impl FileSet {
         let tables = config.redirect_tables().into_iter().map(Self::Redirects);
         let users = config.users_files().into_iter().map(Self::Users);
         let revoked = config.revocation_lists().into_iter().map(|lists| Self::RevocationLists(lists.source.clone()));
+        let tunnel = config.tunnel_lists.iter().cloned().map(Self::TunnelLists);
         let logs = config.log_lists().into_iter().map(|list| Self::LogList(list.source.clone()));
         let keys = config.ticket_keys_file().cloned().map(Self::TicketKeys);
         let admin = config.admin_tls.iter().map(|tls| Self::AdminTls(tls.files().clone()));
@@ -62,6 +65,7 @@ impl FileSet {
             .chain(tables)
             .chain(users)
             .chain(revoked)
+            .chain(tunnel)
             .chain(logs)
             .chain(keys)
             .chain(admin)
@@ -77,6 +81,7 @@ impl FileSet {
             | Self::Redirects(file)
             | Self::Users(file)
             | Self::RevocationLists(file)
+            | Self::TunnelLists(file)
             | Self::LogList(file)
             | Self::TicketKeys(file) => (None, Some(file), None),
         };
@@ -96,7 +101,7 @@ impl FileSet {
     fn is_one_file(&self) -> bool {
         match self {
             Self::Certificate(files) => files.cert == files.key,
-            Self::RevocationLists(_) => true,
+            Self::RevocationLists(_) | Self::TunnelLists(_) => true,
             _ => false,
         }
     }
@@ -115,6 +120,8 @@ pub enum Reread {
     Users(PathBuf, Result<Arc<Users>, Errors>),
     /// Revocation lists.
     RevocationLists(PathBuf, Result<Arc<RevocationLists>, Errors>),
+    /// Those of the tunnel.
+    TunnelLists(PathBuf, Result<Arc<RevocationLists>, Errors>),
     /// A list of transparency logs.
     LogList(PathBuf, Result<Arc<LogList>, Errors>),
     /// Keys of session tickets.

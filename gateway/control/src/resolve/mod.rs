@@ -405,6 +405,10 @@ pub async fn read_again(all: Vec<FileSet>) -> Vec<Reread> {
                 let read = config::read_revocation_lists_again(&file, &answers);
                 Reread::RevocationLists(file, read)
             }
+            FileSet::TunnelLists(file) => {
+                let read = config::read_revocation_lists_again(&file, &answers);
+                Reread::TunnelLists(file, read)
+            }
             FileSet::AdminTls(files) => Reread::AdminTls(config::read_admin_tls_again(&files, &answers)),
             FileSet::LogList(file) => {
                 let read = config::read_log_list_again(&file, &answers);

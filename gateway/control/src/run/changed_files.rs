@@ -80,6 +80,18 @@ impl Running {
                     log::error!("{name}: the revocation list in use stays; the changed file is refused:\n{errors}");
                     self.status.revocation_lists_read(false);
                 }
+                Reread::TunnelLists(file, Ok(read)) => {
+                    log::info!("{} has changed: the tunnel now uses the new revocation list", file.display());
+                    self.status.revocation_lists_read(true);
+                    if let Some(vpn) = &self.vpn {
+                        vpn.take_lists(read.lists.iter().map(|list| list.to_vec()).collect());
+                    }
+                }
+                Reread::TunnelLists(file, Err(errors)) => {
+                    let shown = file.display();
+                    log::error!("{shown}: the revocation list in use stays; the changed file is refused:\n{errors}");
+                    self.status.revocation_lists_read(false);
+                }
                 Reread::LogList(file, Ok(read)) => {
                     log::info!(
                         "{} has changed: the gateway now uses the new list of {} logs",

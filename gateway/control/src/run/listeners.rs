@@ -18,6 +18,7 @@ use sealane_proxy::on_demand::OnDemand;
 use sealane_proxy::shared_tickets::TicketStore;
 use sealane_proxy::snapshot::{Listener, Snapshot};
 use sealane_proxy::traces::TraceRules;
+use sealane_proxy::tunnel_port::TunnelPort;
 use sealane_proxy::unix_clients::UNIX_CLIENT;
 use sealane_sys::fastopen::Sysctl;
 use sealane_sys::unix_socket::{Rights, SocketFile};
@@ -59,6 +60,8 @@ pub struct Listeners {
     shared_rates: Option<Arc<SharedRates>>,
     /// How requests are traced.
     traces: Option<Arc<TraceRules>>,
+    /// Where connections of OpenVPN clients go.
+    tunnel: Option<Arc<TunnelPort>>,
     /// No longer configured; open until the last lane has let go. An address that comes back meanwhile finds its
     /// sockets here, since it could not be bound anew.
     leaving: HashMap<SocketAddr, (u32, SocketAddr, Vec<Weak<OwnedFd>>)>,
@@ -145,6 +148,11 @@ impl Listeners {
     /// How the lanes of the next snapshots trace requests.
     pub fn set_traces(&mut self, rules: Option<Arc<TraceRules>>) {
         self.traces = rules;
+    }
+
+    /// Where lanes of the next snapshots hand connections of OpenVPN clients to.
+    pub fn set_tunnel(&mut self, port: Option<Arc<TunnelPort>>) {
+        self.tunnel = port;
     }
 
     /// No predecessor reads UDP any more.
@@ -246,6 +254,7 @@ impl Listeners {
             traces: self.traces.clone(),
             request_ids: config.request_ids.clone(),
             codecs: config.compression_place.as_ref().and_then(|_| compression::codecs()),
+            tunnel: self.tunnel.clone(),
         })
     }
 

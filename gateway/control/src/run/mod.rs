@@ -23,6 +23,7 @@ mod successor;
 pub mod syn_tls;
 mod syslog;
 pub(crate) mod systemd;
+mod tunnel_port;
 pub(crate) mod user;
 pub(crate) mod watch;
 
@@ -61,7 +62,7 @@ use crate::traces::Traces;
 use crate::upgrade::handover::{self, InheritedState, Program};
 use crate::upgrade::remaining::RemainingFile;
 use crate::upgrade::stored_tunnel;
-use crate::vpn::Vpn;
+use crate::vpn::{SharedPort, Vpn};
 use anyhow::{Context as _, Result, bail};
 use sealane_lane::Published;
 use sealane_proxy::snapshot::Snapshot;
@@ -239,6 +240,8 @@ impl Running {
         let mut traces = Traces::default();
         traces.configure(&config);
         listeners.set_traces(traces.rules());
+        let port = SharedPort::default();
+        listeners.set_tunnel(config.tunnel.is_some().then(|| tunnel_port::of(port.clone())));
         let mut snapshot = listeners.snapshot(&config, &ring, 1)?;
         // Clients that come meanwhile wait to be accepted. A server whose name does not resolve is down until it does.
         dns::inherit(std::mem::take(&mut inherited_state.names), std::mem::take(&mut inherited_state.services));
@@ -273,7 +276,7 @@ impl Running {
             Some(settings) if inherited_state.has_tunnel() => (None, Some(settings)),
             Some(settings) => {
                 let settings = directory::with_directory(*settings);
-                (Some(stored_tunnel::start(settings, inherited_state.stored_tunnel.take(), &notifier)?), None)
+                (Some(stored_tunnel::start(settings, inherited_state.stored_tunnel.take(), &notifier, &port)?), None)
             }
             None => (None, None),
         };
@@ -326,10 +329,11 @@ impl Running {
             });
         }
         let vpn = match inherits {
-            Some(prepared) => Some(prepared.start()?),
+            Some(prepared) => Some(prepared.start(&port)?),
             None => vpn,
         };
         vpn.iter().for_each(|vpn| metrics.set_tunnel(vpn.registry()));
+        tunnel_port::tell(&config, &listeners);
         if let Some(note) = syn_tls::note(&config) {
             log::warn!("{note}");
         }

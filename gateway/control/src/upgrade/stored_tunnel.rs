@@ -10,7 +10,7 @@ use crate::run::systemd::Notifier;
 use crate::upgrade::handover::take_descriptors;
 use crate::vpn::handover::{Handed, HandoverState};
 use crate::vpn::settings::Settings;
-use crate::vpn::{Prepared, Vpn};
+use crate::vpn::{SharedPort, Vpn};
 use anyhow::{Context as _, Result, bail};
 use rustix::fs::{MemfdFlags, memfd_create};
 use sealane_sys::inherit::{MAX_DESCRIPTORS, send_descriptors};
@@ -47,17 +47,18 @@ fn try_to_keep(vpn: &Vpn, notifier: &Notifier) -> Result<()> {
 }
 
 /// At the start: goes on with what was kept, or begins anew where nothing was, or where the settings do not fit it.
-pub fn start(settings: Settings, kept: Option<UnixStream>, notifier: &Notifier) -> Result<Vpn> {
+pub fn start(settings: Settings, kept: Option<UnixStream>, notifier: &Notifier, port: &SharedPort) -> Result<Vpn> {
     if let Some(end) = kept {
         // It is empty from now on; the next one is to have its place.
         let state = take(&end);
         notifier.keep_no_more(NAME);
-        match state.and_then(|state| Vpn::prepare(settings.clone(), state)).and_then(Prepared::start) {
+        let prepared = state.and_then(|state| Vpn::prepare(settings.clone(), state));
+        match prepared.and_then(|prepared| prepared.start(port)) {
             Ok(vpn) => return Ok(vpn),
             Err(e) => log::warn!("tunnel: the stored state cannot be used, so clients must connect again: {e:#}"),
         }
     }
-    Vpn::start(settings)
+    Vpn::start(settings, port)
 }
 
 /// Puts everything into the buffer of a socket pair and returns the end to read it from.

@@ -88,3 +88,70 @@ fn what_openvpn_has_and_we_have_not_is_named() {
         assert!(report.contains(message) && report.contains(help), "{line}:\n{report}");
     }
 }
+
+/// OpenVPN clients at a listener: where that makes sense, and what is said where it does not.
+#[test]
+fn a_listener_that_openvpn_clients_may_come_to() {
+    let folder = folder();
+    let listener = |address: &str, more: &str, tls: &str| {
+        format!(
+            "[[listener]]\naddress = \"{address}\"\ntunnel = true\n{more}\n{tls}\n[[host]]\nnames = \"*\"\n\
+             respond = {{ status = 200 }}\n"
+        )
+    };
+    let tls = "[listener.tls]\ncertificates = [{ cert = \"server.crt\", key = \"server.key\" }]";
+    let good = format!("{GOOD}{}", listener("127.0.0.1:8443", "", tls));
+    let (config, _) = folder.load(&good).unwrap_or_else(|e| panic!("{e}"));
+    assert!(config.listeners[0].tunnel && config.tunnel.expect("it is there").shares_port);
+    let (config, _) = folder.load(&good.replace("tunnel = true\n", "")).unwrap_or_else(|e| panic!("{e}"));
+    assert!(!config.listeners[0].tunnel && !config.tunnel.expect("it is there").shares_port);
+    for (text, message, help) in [
+        (listener(":8443", "", tls), "\"tunnel\" without [tunnel]", "sealane tunnel init"),
+        (format!("{GOOD}{}", listener(":8080", "", "")), "\"tunnel\" is for listeners with TLS", "add [listener.tls]"),
+        (
+            format!("{GOOD}{}", listener("unix:http.sock", "", tls)),
+            "\"tunnel\" is for IP addresses",
+            "a [[listener]] of its own",
+        ),
+        (
+            format!("{GOOD}{}", listener(":53", "mode = \"udp\"", "")),
+            "\"tunnel\" and mode = \"udp\" exclude each other",
+            "remove \"tunnel\"",
+        ),
+        (
+            format!("{GOOD}{}", listener(":8443", "mode = \"tcp\"", "")),
+            "\"tunnel\" and mode = \"tcp\" exclude each other",
+            "passthrough",
+        ),
+        (
+            format!("{GOOD}data_plane = \"kernel\"\n{}", listener(":8443", "", tls)),
+            "data_plane = \"kernel\" serves only UDP",
+            "the user-space data plane",
+        ),
+    ] {
+        let report = folder.report(&text);
+        assert!(report.contains(message) && report.contains(help), "{text}:\n{report}");
+    }
+}
+
+/// Every byte of the file counts, except blanks around it; nobody is shown what it says.
+#[test]
+fn a_secret_of_tokens_is_long_enough_and_is_not_shown() {
+    let folder = folder();
+    let text = format!("{GOOD}token_lifetime = \"12h\"\ntoken_secret = \"tokens.key\"\n");
+    let read = |content: &str| {
+        folder.write("tokens.key", content);
+        let (config, _) = folder.load(&text).unwrap_or_else(|e| panic!("{e}"));
+        let tunnel = *config.tunnel.expect("it is there");
+        tunnel.token_secret.expect("it was read")
+    };
+    let secret = "0123456789abcdef0123456789abcdef";
+    let one = read(secret);
+    assert_eq!(one, read(&format!("{secret}\n")));
+    assert_ne!(one, read(&secret.replace('0', "1")));
+    assert_eq!(format!("{one:?}"), "SharedTokenSecret");
+    folder.write("tokens.key", &secret[1..]);
+    let report = folder.report(&text);
+    assert!(report.contains("at least 32 bytes, and this file has 31") && report.contains("openssl rand"), "{report}");
+    assert!(!report.contains(&secret[1..]), "{report}");
+}

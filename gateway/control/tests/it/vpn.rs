@@ -5,7 +5,7 @@ use sealane_control::vpn::server::{self, AdminCommand, Inbox, Start};
 use sealane_control::vpn::session::{Event as SessionEvent, Session, Words};
 use sealane_control::vpn::settings::Settings;
 use sealane_control::vpn::status::StatusRegistry;
-use sealane_control::vpn::{auth, pki};
+use sealane_control::vpn::{SharedPort, auth, pki};
 use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{KeyPair, PeerId};
 use sealane_ovpn::link::LinkError;
@@ -197,7 +197,7 @@ impl World {
                 management: None,
             };
             let mut commands = command_receiver;
-            runtime.block_on(server::serve(start, &mut commands)).unwrap();
+            runtime.block_on(server::serve(start, &mut commands, &mut SharedPort::default().arrivals())).unwrap();
         });
         let packets = std::cell::Cell::new(0);
         Self { plane, commands, registry, thread: Some(thread), folder, packets }
@@ -206,7 +206,9 @@ impl World {
     fn profile(&self, name: &str) -> Profile {
         let ca = pki::Ca::open(&self.folder.path().join("vpn"), None).unwrap();
         let known = ca.list().unwrap().iter().any(|issued| issued.name == name);
-        let text = ca.client_profile(name, known, 10, None, &mut || panic!("the key is not encrypted")).unwrap();
+        let text = ca
+            .client_profile(name, known, 10, &pki::Remotes::default(), &mut || panic!("the key is not encrypted"))
+            .unwrap();
         Profile::parse(&text, std::path::Path::new("")).unwrap()
     }
 

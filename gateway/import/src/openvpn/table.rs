@@ -158,7 +158,13 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("management-signal", NotNeeded(MANAGEMENT)),
     ("management-up-down", NotNeeded(MANAGEMENT)),
     ("remote", Undecided("a server accepts clients from every address; use the firewall")),
-    ("port-share", Undecided("the tunnel cannot share its port; use another port for HTTPS")),
+    (
+        "port-share",
+        Undecided(
+            "a [[listener]] with tunnel = true serves HTTPS and OpenVPN on one port: the gateway takes the place of the \
+             web server",
+        ),
+    ),
     ("disable", Undecided("this option disables the whole server")),
     ("config", Undecided("copy the lines of the other file into this file, and import it again")),
     // How.
@@ -170,8 +176,8 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     (
         "auth-gen-token-secret",
         Undecided(
-            "the process creates the key of tokens and passes it on in an upgrade: tokens become invalid at a \
-                   restart",
+            "set token_secret to the same file; tokens of the OpenVPN server are not valid here, so its clients send their \
+             password once more",
         ),
     ),
     (

@@ -7,6 +7,7 @@ use crate::client::h1::{client_ended, client_read_size, client_wants, open_timeo
 use crate::client::h2_connection::{h2_abort_all, h2_client_begin, h2_client_take, h2_client_timeout, h2_exchanges};
 use crate::client::signing;
 use crate::client::state::{ClientConnection, ClientPhase, EarlyData, Handshake, Protocol, Turn};
+use crate::client::tunnel::hand_to_tunnel;
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
@@ -22,6 +23,7 @@ use crate::settings::LaneSettings;
 use crate::shared_tickets::{self, TicketVerdict};
 use crate::snapshot::{Listener, Relays};
 use crate::transport::{ReadResult, TransportError};
+use crate::tunnel_port::FirstBytes;
 use sealane_exchange::deadlines::ConnectionWait;
 use sealane_lane::{Context, Key, Ready};
 use sealane_sys::probes;
@@ -165,8 +167,17 @@ fn proxy_header_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 
 /// Looks at the hello: refuses it, hands it to the lane that owns its session, or queues it for crypto time.
 pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_hand_over: bool) {
-    let Proxy { connections, scratch, .. } = proxy;
+    let Proxy { connections, scratch, settings, .. } = proxy;
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
+    if client_conn.client.listener().listener.tunnel
+        && let Some(port) = &settings.snapshot().tunnel
+    {
+        match port.judge(&client_conn.transport.unread) {
+            FirstBytes::Incomplete => return,
+            FirstBytes::Tunnel => return hand_to_tunnel(proxy, cx, key),
+            FirstBytes::Other => {}
+        }
+    }
     let (awaited_proof, is_proven) = (client_conn.awaits_proof(), !client_conn.is_unproven());
     let Handshake::UnderWay(opening) = &mut client_conn.handshake else { return };
     let hello = match hello::parse(&client_conn.transport.unread, scratch.text()) {

@@ -11,3 +11,4 @@ pub(crate) mod h3_responses;
 pub(crate) mod identity;
 pub(crate) mod signing;
 pub(crate) mod state;
+pub(crate) mod tunnel;

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use sealane_control::admin::ask::{Where, ask};
 use sealane_control::resolve;
-use sealane_control::vpn::pki::{Ca, Issued, LEAF_DAYS, Which};
+use sealane_control::vpn::pki::{Ca, Issued, LEAF_DAYS, Remotes, Which};
 use sealane_control::vpn::prompt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -41,6 +41,28 @@ impl CaPlace {
             Some(file) => passphrase_of(file),
             None => Ok(Zeroizing::new(prompt::secret("Passphrase of the CA's key: ")?)),
         }
+    }
+}
+
+/// The servers that a profile names.
+#[derive(Args)]
+pub struct Servers {
+    /// Address that clients connect to, instead of the folder's file `endpoint`: HOST:PORT or HOST:PORT/tcp; repeatable
+    ///
+    /// Clients try the servers in this order. The file `endpoint` has one address per line.
+    #[arg(long, value_name = "HOST:PORT")]
+    remote: Vec<String>,
+    /// Each client tries the servers in random order
+    #[arg(long)]
+    remote_random: bool,
+    /// How long clients wait for a server before they try the next one [default: 10 with several servers]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=600))]
+    server_poll_timeout: Option<u16>,
+}
+
+impl Servers {
+    pub fn remotes(&self) -> Remotes<'_> {
+        Remotes { addresses: &self.remote, random: self.remote_random, poll_timeout: self.server_poll_timeout }
     }
 }
 
@@ -123,9 +145,8 @@ pub enum CaCommand {
         /// How many days the new certificate is valid
         #[arg(long, default_value_t = LEAF_DAYS, value_parser = clap::value_parser!(i64).range(1..=36500))]
         days: i64,
-        /// Address that clients connect to, if it differs from the address in the folder: HOST:PORT
-        #[arg(long, value_name = "HOST:PORT")]
-        remote: Option<String>,
+        #[command(flatten)]
+        servers: Servers,
         #[command(flatten)]
         place: CaPlace,
         #[command(flatten)]
@@ -167,14 +188,14 @@ pub fn execute(command: CaCommand) -> Result<()> {
             print(&format!("{}: revoked {}\n", list.display(), revoked.join(", ")))?;
             reader.reload(&place.folder, &list)
         }
-        CaCommand::Renew { name, days, remote, place, reader } => {
+        CaCommand::Renew { name, days, servers, place, reader } => {
             let ca = place.open()?;
             if ca.renews_server(&name) {
                 ca.renew_server(days, &mut || place.passphrase())?;
                 print(&format!("{}: replaced server.crt and server.key\n", place.folder.display()))?;
                 return reader.reload(&place.folder, &place.folder.join("server.crt"));
             }
-            print(&ca.client_profile(&name, true, days, remote.as_deref(), &mut || place.passphrase())?)
+            print(&ca.client_profile(&name, true, days, &servers.remotes(), &mut || place.passphrase())?)
         }
         CaCommand::Crl { place, reader } => {
             let ca = place.open()?;

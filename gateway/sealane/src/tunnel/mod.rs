@@ -4,7 +4,7 @@ mod ca;
 
 use crate::running::At;
 use anyhow::{Context as _, Result, bail};
-use ca::{CaCommand, CaPlace};
+use ca::{CaCommand, CaPlace, Servers};
 use clap::{Args, Subcommand, ValueEnum};
 use qrcode::render::unicode::Dense1x2;
 use sealane_control::admin::ask::ask_with;
@@ -62,9 +62,8 @@ pub enum TunnelCommand {
         /// How many days the certificate is valid
         #[arg(long, default_value_t = LEAF_DAYS, value_parser = clap::value_parser!(i64).range(1..=36500))]
         days: i64,
-        /// Address that clients connect to, if it differs from the address in the folder: HOST:PORT
-        #[arg(long, value_name = "HOST:PORT")]
-        remote: Option<String>,
+        #[command(flatten)]
+        servers: Servers,
         #[command(flatten)]
         place: CaPlace,
     },
@@ -233,9 +232,9 @@ pub fn execute(command: TunnelCommand) -> Result<()> {
             };
             print(&pki::init(&folder, &what)?)
         }
-        TunnelCommand::ClientConfig { name, days, remote, place } => {
+        TunnelCommand::ClientConfig { name, days, servers, place } => {
             let profile =
-                place.open()?.client_profile(&name, false, days, remote.as_deref(), &mut || place.passphrase())?;
+                place.open()?.client_profile(&name, false, days, &servers.remotes(), &mut || place.passphrase())?;
             print(&profile)
         }
         TunnelCommand::Ca(command) => ca::execute(command),

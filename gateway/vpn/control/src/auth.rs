@@ -65,12 +65,22 @@ pub struct Claim {
 }
 
 /// Where the key of tokens comes from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub enum TokenSecret {
     /// These bytes, which are random.
     Fixed([u8; 32]),
     /// The process': made once, or taken over from a predecessor.
     Process,
+}
+
+impl std::fmt::Debug for TokenSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Never the secret.
+        f.write_str(match self {
+            Self::Fixed(_) => "Fixed",
+            Self::Process => "Process",
+        })
+    }
 }
 
 static PROCESS_SECRET: OnceLock<[u8; 32]> = OnceLock::new();

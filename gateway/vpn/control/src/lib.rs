@@ -21,6 +21,7 @@ mod run;
 pub mod server;
 pub mod session;
 pub mod settings;
+mod shared_port;
 pub mod status;
 mod throttle;
 pub mod tls;
@@ -28,3 +29,4 @@ pub mod verify;
 
 pub use run::{Prepared, Vpn, VpnDoor};
 pub use server::{Steer, Steering, Whom};
+pub use shared_port::{Arrivals, SharedPort};

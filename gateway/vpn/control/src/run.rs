@@ -6,6 +6,7 @@ use super::management::Socket;
 use super::nat::{self, Networks};
 use super::server::{self, AdminCommand, Ended, Start, Steering};
 use super::settings::Settings;
+use super::shared_port::{Arrivals, SharedPort};
 use super::status::StatusRegistry;
 use anyhow::{Context as _, Result, anyhow};
 use sealane_config::Tunnel;
@@ -30,6 +31,8 @@ pub struct Vpn {
     thread: Option<JoinHandle<()>>,
     registry: StatusRegistry,
     fixed: Fixed,
+    /// Its data plane serves clients over TCP.
+    serves_tcp: bool,
     /// Whether the settings name a file for the log.
     has_log: AtomicBool,
     /// Networks behind clients that the system routes into the interface.
@@ -70,8 +73,8 @@ impl VpnDoor {
 }
 
 impl Vpn {
-    /// Makes the interface and the sockets, and serves.
-    pub fn start(settings: Settings) -> Result<Self> {
+    /// Makes the interface and the sockets, and serves; also clients that listeners of the gateway hand over.
+    pub fn start(settings: Settings, port: &SharedPort) -> Result<Self> {
         if settings.nat {
             nat::apply(&networks_of(&settings).rules()).context("cannot apply the rules of \"nat\" in [tunnel]")?;
         }
@@ -102,7 +105,7 @@ impl Vpn {
             inherited: None,
             management,
         };
-        let mut vpn = Self::run(begin, addresses)?;
+        let mut vpn = Self::run(begin, addresses, port.arrivals())?;
         // The plane has begun with these.
         vpn.routed = Mutex::new(routed);
         Ok(vpn)
@@ -116,7 +119,7 @@ impl Vpn {
         Ok(Prepared { settings, saved, plane })
     }
 
-    fn run(begin: Start, addresses: Vec<(Transport, SocketAddr)>) -> Result<Self> {
+    fn run(begin: Start, addresses: Vec<(Transport, SocketAddr)>, arrivals: Arrivals) -> Result<Self> {
         let interface = begin.plane.interface().to_owned();
         for (transport, address) in &addresses {
             let name = if *transport == Transport::Udp { "udp" } else { "tcp" };
@@ -128,11 +131,12 @@ impl Vpn {
         let (commands, command_receiver) = mpsc::unbounded_channel();
         let (registry, fixed) = (begin.registry.clone(), Fixed::of(&begin.settings));
         let has_log = AtomicBool::new(begin.settings.log.is_some());
+        let serves_tcp = begin.plane.supports(Feature::Tcp);
         let thread = std::thread::Builder::new().name("tunnel-control".to_owned()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let served = runtime
                 .map_err(anyhow::Error::from)
-                .and_then(|r| r.block_on(serve_until_stopped(begin, command_receiver)));
+                .and_then(|r| r.block_on(serve_until_stopped(begin, command_receiver, arrivals)));
             if let Err(e) = served {
                 log::warn!("tunnel: {e:#}");
             }
@@ -142,6 +146,7 @@ impl Vpn {
             thread: Some(thread),
             registry,
             fixed,
+            serves_tcp,
             has_log,
             routed: Mutex::default(),
             addresses,
@@ -156,6 +161,12 @@ impl Vpn {
         self.has_log.store(settings.log.is_some(), Relaxed);
         // It has ended only when the process is ending.
         let _ = self.commands.send(AdminCommand::Reload(Box::new(settings)));
+    }
+
+    /// Revocation lists (DER) that were read again. Clients whose certificates they revoke are disconnected.
+    pub fn take_lists(&self, lists: Vec<Vec<u8>>) {
+        // It has ended only when the process is ending.
+        let _ = self.commands.send(AdminCommand::Lists(lists));
     }
 
     /// The system routes these networks into the interface, and those of before no more. What does not succeed is said.
@@ -202,7 +213,12 @@ impl Vpn {
 
     /// Why a successor with these settings could not go on with this tunnel.
     pub fn obstacle(&self, settings: &Tunnel) -> Option<String> {
-        self.fixed.differs(&Fixed::of(settings))
+        let differs = self.fixed.differs(&Fixed::of(settings));
+        let lacks_tcp = (settings.shares_port && !self.serves_tcp).then(|| {
+            "the running tunnel uses the kernel's data plane, which supports only UDP: \"tunnel\" of [[listener]] needs a restart"
+                .to_owned()
+        });
+        differs.or(lacks_tcp)
     }
 
     /// Whether it is over: stopped by itself, or gone on in another process.
@@ -232,7 +248,7 @@ impl Drop for Vpn {
 
 impl Prepared {
     /// Goes on.
-    pub fn start(self) -> Result<Vpn> {
+    pub fn start(self, port: &SharedPort) -> Result<Vpn> {
         let (addresses, networks) = (self.plane.addresses(), behind_clients(&self.settings));
         let rules = self.settings.nat.then(|| networks_of(&self.settings).rules());
         // The predecessor does not come back: without the socket, its programs can do nothing, but clients stay connected.
@@ -241,7 +257,7 @@ impl Prepared {
             log::warn!("tunnel: {e:#}");
             None
         });
-        let vpn = Vpn::run(self.begin(StatusRegistry::default(), management)?, addresses)?;
+        let vpn = Vpn::run(self.begin(StatusRegistry::default(), management)?, addresses, port.arrivals())?;
         // Those that are there already are replaced.
         vpn.route(networks);
         // The predecessor's are mostly in force, and this process may have no right to change them.
@@ -268,11 +284,15 @@ impl Prepared {
 }
 
 /// Serves to the end; or until another process goes on, and if that one fails after all, goes on itself.
-async fn serve_until_stopped(mut begin: Start, mut commands: mpsc::UnboundedReceiver<AdminCommand>) -> Result<()> {
+async fn serve_until_stopped(
+    mut begin: Start,
+    mut commands: mpsc::UnboundedReceiver<AdminCommand>,
+    mut arrivals: Arrivals,
+) -> Result<()> {
     loop {
         let registry = begin.registry.clone();
         let socket = begin.management.as_ref().and_then(|socket| socket.try_clone().ok());
-        let (state, settings, asker) = match server::serve(begin, &mut commands).await? {
+        let (state, settings, asker) = match server::serve(begin, &mut commands, &mut arrivals).await? {
             Ended::Stopped => return Ok(()),
             Ended::Left(state, settings, asker) => (state, settings, asker),
         };
@@ -306,6 +326,7 @@ fn config(settings: &Settings) -> Config {
         mtu: settings.mtu,
         gather: settings.gather,
         access_lists: settings.has_access_lists(),
+        takes_connections: settings.shares_port,
         addresses: four.into_iter().chain(six).collect(),
         routes: behind_clients(settings).into_iter().collect(),
         ..Config::default()

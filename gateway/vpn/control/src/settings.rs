@@ -32,7 +32,9 @@ fn authenticator(tunnel: &Tunnel, directory: Option<Arc<dyn Directory>>) -> Arc<
     let program = tunnel.auth_command.clone().map(Source::Program);
     let sources = users.into_iter().chain(directory.map(Source::Directory)).chain(program).collect();
     let asks = tunnel.management.as_ref().is_some_and(|m| m.client_auth);
-    Arc::new(Authenticator::new(sources, tunnel.token_lifetime, TokenSecret::Process).that_asks(asks))
+    let shared = tunnel.token_secret.as_ref();
+    let secret = shared.map_or(TokenSecret::Process, |secret| TokenSecret::Fixed(*secret.bytes()));
+    Arc::new(Authenticator::new(sources, tunnel.token_lifetime, secret).that_asks(asks))
 }
 
 impl Settings {
@@ -41,6 +43,11 @@ impl Settings {
         let directory = directory.or_else(|| tunnel.ldap.is_some().then(|| Arc::new(Nowhere) as Arc<dyn Directory>));
         let auth = authenticator(&tunnel, directory.clone());
         Self { tls: Endpoint::Server(tunnel.server.clone()), auth, directory, tunnel }
+    }
+
+    /// The same with another `[tunnel]`.
+    pub(super) fn with_tunnel(&self, tunnel: Tunnel) -> Self {
+        Self::new(tunnel, self.directory.clone())
     }
 
     /// Where events are delivered.

@@ -151,6 +151,10 @@ pub struct Counts {
     pub unanswered: u64,
     /// Programs on the management socket that were disconnected since they read too slowly.
     pub programs_dropped: u64,
+    /// TCP connections that a listener of the gateway handed over (`tunnel = true`).
+    pub shared_port: u64,
+    /// The same that the data plane did not take: it has no room, or supports only UDP.
+    pub shared_port_refused: u64,
 }
 
 impl Counts {
@@ -182,6 +186,8 @@ impl Counts {
             ("asked", self.asked),
             ("unanswered", self.unanswered),
             ("programs_dropped", self.programs_dropped),
+            ("shared_port", self.shared_port),
+            ("shared_port_refused", self.shared_port_refused),
         ];
         counts.map(|(name, n)| (Cow::Borrowed(name), n)).to_vec()
     }

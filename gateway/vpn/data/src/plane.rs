@@ -258,6 +258,17 @@ pub struct KeyNew {
     pub keys: KeyPair,
 }
 
+/// A TCP connection that was accepted elsewhere, and of which some bytes were read there.
+#[derive(Debug)]
+pub struct TakenSocket {
+    /// The connection.
+    pub fd: OwnedFd,
+    /// What was read of it: frames, the last of which may be incomplete.
+    pub bytes: Vec<u8>,
+    /// The client's address. It may differ from that of the connection, if a load balancer has named the client.
+    pub remote: SocketAddr,
+}
+
 /// What control asks of a plane.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -296,6 +307,8 @@ pub enum Command {
         /// The connection.
         fd: OwnedFd,
     },
+    /// Take a TCP connection that was accepted elsewhere, as if a lane had accepted it. The plane chooses the lane.
+    SocketTake(TakenSocket),
     /// A session has begun on a TCP connection: it may stay for as long as control wants it.
     SocketConfirm(SocketId),
     /// Close a TCP connection, once what was given to it is sent.

@@ -78,6 +78,41 @@ impl SessionId {
     }
 }
 
+/// The shortest packet that begins a session: opcode, session id, no acknowledgements, message id.
+const SHORTEST_RESET: usize = 1 + 8 + 1 + 4;
+
+/// What the first bytes of a TCP connection say, where OpenVPN shares a port with another protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstBytes {
+    /// They may begin a session; more are needed to tell.
+    Incomplete,
+    /// They begin a session.
+    Session,
+    /// No session begins so.
+    Other,
+}
+
+impl FirstBytes {
+    /// Tells by at most three bytes: the length of a client's first packet, and its opcode with key id 0. The first byte of such a
+    /// length is below 9; TLS begins with 22, and methods of HTTP with a letter.
+    pub fn of(bytes: &[u8]) -> Self {
+        let fits = |high: u8, low: u8| {
+            let length = usize::from(u16::from_be_bytes([high, low]));
+            (SHORTEST_RESET..=MAX_PACKET).contains(&length)
+        };
+        let begins = |first: u8| {
+            first & 7 == 0 && matches!(Opcode::of(first), Some(Opcode::HardResetClientV2 | Opcode::HardResetClientV3))
+        };
+        match *bytes {
+            [] => Self::Incomplete,
+            [high] if usize::from(high) <= MAX_PACKET >> 8 => Self::Incomplete,
+            [high, low] if fits(high, low) => Self::Incomplete,
+            [high, low, first, ..] if fits(high, low) && begins(first) => Self::Session,
+            _ => Self::Other,
+        }
+    }
+}
+
 /// What is wrong with a control packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PacketError {
@@ -220,6 +255,37 @@ mod tests {
 
     fn body_payload(whole: &[u8], opcode: Opcode) -> usize {
         Body::parse(opcode, whole).ok().and_then(|b| b.message).map_or(0, |(_, payload)| payload.len())
+    }
+
+    #[test]
+    fn a_session_is_told_by_its_first_bytes() {
+        use FirstBytes::{Incomplete, Other, Session};
+        for (bytes, says) in [
+            (&b""[..], Incomplete),
+            (&[0], Incomplete),
+            (&[8], Incomplete),
+            (&[9], Other),
+            (&[0, 14], Incomplete),
+            (&[0, 13], Other),
+            (&[8, 0], Incomplete),
+            (&[8, 1], Other),
+            (&[0, 14, 0x38], Session),
+            (&[0, 54, 0x38, 1, 2, 3], Session),
+            (&[1, 99, 0x50], Session),
+            // Another key id, the server's reset, data.
+            (&[0, 54, 0x39], Other),
+            (&[0, 54, 0x40], Other),
+            (&[0, 54, 0x48], Other),
+            (b"\x16", Other),
+            (b"\x16\x03\x01", Other),
+            (b"GET / HTTP/1.1", Other),
+            (b"PROXY", Other),
+            (b"\r\n\r\n", Other),
+            // SSLv2's hello.
+            (b"\x80\x2e\x01", Other),
+        ] {
+            assert_eq!(FirstBytes::of(bytes), says, "{bytes:?}");
+        }
     }
 
     #[test]

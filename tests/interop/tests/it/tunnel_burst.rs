@@ -287,11 +287,11 @@ fn group(n: usize) -> &'static str {
 fn users(world: &World, addresses: &[Ipv4Addr]) -> Vec<User> {
     let ca = pki::Ca::open(&world.path("vpn"), None).expect("it was made");
     let hash = world.sealane(End::Server, &["tunnel", "passwd", "x"], b"right\n").text();
-    let (mut users, mut file) = (Vec::new(), String::new());
+    let (mut users, mut file, remotes) = (Vec::new(), String::new(), pki::Remotes::default());
     for n in 0..USERS {
         let name = format!("{}-{n}", group(n));
         file += &hash.replacen("x:", &format!("{name}:"), 1);
-        let profile = ca.client_profile(&name, false, 10, None, &mut || panic!("the key is not encrypted"));
+        let profile = ca.client_profile(&name, false, 10, &remotes, &mut || panic!("the key is not encrypted"));
         let profile = Profile::parse(&profile.expect("a new name"), Path::new("")).expect("our own profile");
         users.push(User::new(name, profile, addresses[n % addresses.len()], n % 4 == 3));
     }

@@ -11,6 +11,8 @@ use tempfile::TempDir;
 
 /// The server's outer address.
 pub const SERVER: &str = "10.99.0.1";
+/// The second server's outer address.
+pub const SECOND: &str = "10.98.0.1";
 /// The server's address inside.
 pub const INSIDE: &str = "10.88.0.1";
 
@@ -19,12 +21,14 @@ pub const INSIDE: &str = "10.88.0.1";
 pub enum End {
     Server,
     Client,
+    /// A second server; there is one after [`World::add_second`].
+    Second,
 }
 
-/// The two ends, and a folder for keys and logs.
+/// The ends, and a folder for keys and logs.
 pub struct World {
     folder: TempDir,
-    names: [String; 2],
+    names: [String; 3],
 }
 
 /// Runs `ip`; whether it did what it was told.
@@ -50,9 +54,9 @@ impl World {
             return Err("there is no /dev/net/tun".to_owned());
         }
         let tag = format!("{}-{}", std::process::id() % 1_000_000, NUMBER.fetch_add(1, Ordering::Relaxed));
-        let names = ["a", "b"].map(|end| format!("tunnel-core-{tag}{end}"));
+        let names = ["a", "b", "c"].map(|end| format!("tunnel-core-{tag}{end}"));
         let world = Self { folder: tempfile::tempdir().map_err(|e| e.to_string())?, names };
-        let [a, b] = &world.names;
+        let [a, b, _] = &world.names;
         let veth = format!("tc{tag}");
         // A killed run leaves its namespaces; our process id belongs to no other process now.
         for name in world.names.iter().filter(|name| Path::new("/run/netns").join(name).exists()) {
@@ -75,6 +79,36 @@ impl World {
                 .map_err(|why| format!("network namespaces cannot be made, which takes root (ip {step}): {why}"))?;
         }
         Ok(world)
+    }
+
+    /// A second server's end, with a cable of its own to the client's.
+    #[track_caller]
+    pub fn add_second(&self) {
+        let [_, b, c] = &self.names;
+        let veth = format!("{}s", b.replace("tunnel-core-", "tc").trim_end_matches('b'));
+        for step in [
+            format!("netns add {c}"),
+            format!("link add {veth} netns {c} type veth peer name {veth} netns {b}"),
+            format!("-n {c} addr add {SECOND}/24 dev {veth}"),
+            format!("-n {b} addr add 10.98.0.2/24 dev {veth}"),
+            format!("-n {c} link set lo up"),
+            format!("-n {c} link set {veth} up"),
+            format!("-n {b} link set {veth} up"),
+        ] {
+            try_ip(&step).unwrap_or_else(|why| panic!("ip {step}: {why}"));
+        }
+    }
+
+    /// A second gateway, with this configuration.
+    #[track_caller]
+    pub fn serve_second(&self, config: &str) -> Server {
+        let mut command = self.command(End::Second, binary::sealane());
+        command.args(["serve", "-c", config]);
+        let mut server = Server::start(command, self.folder.path());
+        let log = server.log_file();
+        let said = "OpenVPN clients at tcp://";
+        server.wait_until(|| std::fs::read_to_string(&log).is_ok_and(|text| text.contains(said)));
+        server
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -218,7 +252,7 @@ impl World {
 
     /// Whether the kernel has `ovpn`.
     pub fn has_kernel_plane(&self) -> bool {
-        let [a, _] = &self.names;
+        let [a, _, _] = &self.names;
         ip(&format!("-n {a} link add ovpn-tried type ovpn")) && ip(&format!("-n {a} link del ovpn-tried"))
     }
 
@@ -262,7 +296,7 @@ impl World {
     /// The client's end loses the address that it began with; it has another.
     #[track_caller]
     pub fn forget_first_address(&self) {
-        let [_, b] = &self.names;
+        let [_, b, _] = &self.names;
         let device = b.replace("tunnel-core-", "tc");
         let device = device.trim_end_matches('b');
         // Secondary addresses stay when the first goes.
@@ -290,7 +324,7 @@ impl World {
     /// The client's end has an address more, as of a network behind it.
     #[track_caller]
     pub fn has_behind_client(&self, address: &str) {
-        let [_, b] = &self.names;
+        let [_, b, _] = &self.names;
         assert!(ip(&format!("-n {b} addr add {address}/32 dev lo")), "{address}");
     }
 

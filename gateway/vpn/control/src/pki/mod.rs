@@ -10,6 +10,7 @@ mod profile;
 mod signed;
 
 pub use init::{Init, init};
+pub use profile::Remotes;
 
 use super::session::random;
 use anyhow::{Context as _, Result, anyhow, bail};
@@ -20,6 +21,7 @@ use rcgen::{
     RevokedCertParams, SerialNumber,
 };
 use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sealane_config::encrypted_key;
@@ -192,6 +194,14 @@ impl Ca {
         let lock = File::open(&self.pki).with_context(|| self.pki.display().to_string())?;
         let limit = Instant::now() + LOCK_LIMIT;
         while let Err(e) = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            if !matches!(e, Errno::WOULDBLOCK | Errno::INTR) {
+                let shown = self.pki.display();
+                return Err(e).with_context(|| {
+                    format!(
+                        "{shown}: cannot be locked (NFS has no locks for folders): use the folder where it is local"
+                    )
+                });
+            }
             if Instant::now() >= limit {
                 return Err(e).with_context(|| format!("another command uses {}", self.pki.display()));
             }
@@ -247,7 +257,7 @@ impl Ca {
         name: &str,
         renew: bool,
         days: i64,
-        remote: Option<&str>,
+        remotes: &Remotes<'_>,
         ask: AskPassphrase<'_>,
     ) -> Result<String> {
         let good = !name.is_empty()
@@ -259,7 +269,7 @@ impl Ca {
             );
         }
         // Before anything is issued: a profile that cannot be completed must not leave a certificate behind.
-        let (frame, issuer) = (self.frame(remote)?, self.issuer(ask)?);
+        let (frame, issuer) = (self.frame(remotes)?, self.issuer(ask)?);
         let mut locked = self.lock()?;
         if self.is_server(name) {
             bail!("{name}: this is the server's name; a client needs another");

@@ -13,6 +13,91 @@ const SHARED: [(&str, &str, &str); 3] = [
     ("ta.key", "tls-auth", "key-direction 1\n"),
 ];
 
+/// The servers that a profile names.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Remotes<'a> {
+    /// In this order: HOST:PORT, HOST:PORT/udp or HOST:PORT/tcp. Empty: those of the folder's file `endpoint`.
+    pub addresses: &'a [String],
+    /// Each client tries them in random order (`remote-random`).
+    pub random: bool,
+    /// How many seconds a client waits for a server before it tries the next one (`server-poll-timeout`).
+    pub poll_timeout: Option<u16>,
+}
+
+/// What [`Remotes::poll_timeout`] is for several servers, where nothing else is asked. OpenVPN's own 120 s are too long.
+const POLL_TIMEOUT: u16 = 10;
+/// OpenVPN's clients take no more `remote` lines.
+const MAX_REMOTES: usize = 64;
+
+/// A server that clients connect to.
+struct Remote {
+    host: String,
+    port: u16,
+    is_tcp: bool,
+}
+
+impl Remote {
+    fn parse(text: &str) -> Result<Self> {
+        let wrong =
+            || format!("{text:?} is not HOST:PORT, as in vpn.example.com:1194 (for TCP: vpn.example.com:443/tcp)");
+        let (address, is_tcp) = match text.rsplit_once('/') {
+            None | Some((_, "udp")) => (text.strip_suffix("/udp").unwrap_or(text), false),
+            Some((address, "tcp")) => (address, true),
+            Some(_) => bail!("{}", wrong()),
+        };
+        let (host, port) = address.rsplit_once(':').with_context(wrong)?;
+        let host = host.trim_matches(['[', ']']);
+        let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.:%".contains(c);
+        if host.is_empty() || !host.chars().all(is_good) {
+            bail!("{}", wrong());
+        }
+        let port = port.parse::<u16>().ok().filter(|port| *port > 0).with_context(wrong)?;
+        Ok(Self { host: host.to_owned(), port, is_tcp })
+    }
+}
+
+/// The lines of the file `endpoint`: servers, and the options `remote-random` and `server-poll-timeout N`.
+fn endpoint(text: &str) -> Result<(Vec<Remote>, bool, Option<u16>)> {
+    let (mut remotes, mut random, mut poll_timeout) = (Vec::new(), false, None);
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        match line.split_once(' ') {
+            None if line == "remote-random" => random = true,
+            Some(("server-poll-timeout", seconds)) => {
+                let seconds = seconds.trim().parse::<u16>().ok().filter(|seconds| *seconds > 0);
+                poll_timeout = Some(seconds.with_context(|| format!("{line:?}: write a number of seconds"))?);
+            }
+            _ => remotes.push(Remote::parse(line)?),
+        }
+    }
+    Ok((remotes, random, poll_timeout))
+}
+
+/// What a profile says of its servers. `knows_both`: clients let pass what is for UDP alone where they use TCP (OpenVPN 2.6).
+fn lines_of(remotes: &[Remote], random: bool, poll_timeout: Option<u16>, knows_both: bool) -> Result<String> {
+    let several = remotes.len() > 1;
+    let mut lines = match remotes {
+        [] => bail!("no server is named: use --remote HOST:PORT, or write addresses to the folder's file `endpoint`"),
+        _ if remotes.len() > MAX_REMOTES => bail!("more than {MAX_REMOTES} servers: OpenVPN's clients take no more"),
+        [one] if !one.is_tcp => format!("proto udp\nremote {} {}\n", one.host, one.port),
+        _ => String::new(),
+    };
+    for remote in remotes.iter().filter(|remote| several || remote.is_tcp) {
+        let transport = if remote.is_tcp { "tcp-client" } else { "udp" };
+        lines.push_str(&format!("remote {} {} {transport}\n", remote.host, remote.port));
+    }
+    if random && several {
+        lines.push_str("remote-random\n");
+    }
+    if let Some(seconds) = poll_timeout.or(several.then_some(POLL_TIMEOUT)) {
+        lines.push_str(&format!("server-poll-timeout {seconds}\n"));
+    }
+    let (udp, tcp) = (remotes.iter().any(|remote| !remote.is_tcp), remotes.iter().any(|remote| remote.is_tcp));
+    if udp && (!tcp || knows_both) {
+        lines.push_str("explicit-exit-notify 1\n");
+    }
+    Ok(lines)
+}
+
 /// What a profile has without its client's certificate and keys.
 pub(super) struct Frame {
     head: String,
@@ -22,23 +107,25 @@ pub(super) struct Frame {
 }
 
 impl Ca {
-    /// Reads what a profile needs. `remote`: the address that clients connect to, if not the folder's.
-    pub(super) fn frame(&self, remote: Option<&str>) -> Result<Frame> {
+    /// Reads what a profile needs.
+    pub(super) fn frame(&self, wanted: &Remotes<'_>) -> Result<Frame> {
         let read = |name: &str| std::fs::read_to_string(self.folder.join(name));
-        let endpoint = match remote {
-            Some(remote) => remote.to_owned(),
-            None => read("endpoint").context(
+        let file = match read("endpoint") {
+            Ok(text) => endpoint(&text).context("the folder's file `endpoint`"),
+            Err(e) if wanted.addresses.is_empty() => Err(e).context(
                 "the folder has no file `endpoint` with the address that clients connect to: use --remote HOST:PORT",
-            )?,
+            ),
+            Err(_) => Ok((Vec::new(), false, None)),
         };
-        let (host, port) = endpoint
-            .trim()
-            .rsplit_once(':')
-            .filter(|(host, port)| {
-                !host.is_empty() && port.parse::<u16>().is_ok() && !host.contains(char::is_whitespace)
-            })
-            .with_context(|| format!("{:?} is not HOST:PORT, as in vpn.example.com:1194", endpoint.trim()))?;
-        let host = host.trim_matches(['[', ']']);
+        // Addresses of the command line stand for the whole file.
+        let (remotes, random, poll_timeout) = match wanted.addresses {
+            [] => file?,
+            addresses => {
+                let remotes = addresses.iter().map(|address| Remote::parse(address.trim()));
+                (remotes.collect::<Result<Vec<_>>>()?, false, None)
+            }
+        };
+        let (random, poll_timeout) = (random || wanted.random, wanted.poll_timeout.or(poll_timeout));
         let ca = std::fs::read_to_string(self.pki.join("ca.crt")).context("ca.crt")?;
         let server = match read("tls-crypt-v2.key") {
             Ok(text) => Some(ServerKey::from_text(&text).context("tls-crypt-v2.key")?),
@@ -59,9 +146,9 @@ impl Ca {
         }
         // The name that `init` gives the server; what easy-rsa's is called, nobody knows here.
         let named = if self.layout == Layout::Own { "verify-x509-name server name\n" } else { "" };
+        let servers = lines_of(&remotes, random, poll_timeout, server.is_some())?;
         let head = format!(
-            "client\ndev tun\nproto udp\nremote {host} {port}\nnobind\npersist-tun\npersist-key\nremote-cert-tls server\n\
-             {named}explicit-exit-notify 1\nverb 3\n"
+            "client\ndev tun\n{servers}nobind\npersist-tun\npersist-key\nremote-cert-tls server\n{named}verb 3\n"
         );
         Ok(Frame { head, ca, server, shared })
     }
@@ -92,4 +179,53 @@ impl Frame {
 
 fn lined(text: &str) -> String {
     text.trim_end().replace("\r\n", "\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str, knows_both: bool) -> Result<String> {
+        let (remotes, random, poll_timeout) = endpoint(text)?;
+        lines_of(&remotes, random, poll_timeout, knows_both)
+    }
+
+    #[test]
+    fn several_servers_are_named_in_their_order() {
+        let one = lines("vpn.example.com:1194\n", true).expect("good");
+        assert_eq!(one, "proto udp\nremote vpn.example.com 1194\nexplicit-exit-notify 1\n");
+        let tcp = lines("vpn.example.com:443/tcp", true).expect("good");
+        assert_eq!(tcp, "remote vpn.example.com 443 tcp-client\n");
+        let both = "# two gateways\nvpn1.example.com:1194\n[2001:db8::1]:1195/udp\n\nvpn2.example.com:443/tcp\n";
+        let three = "remote vpn1.example.com 1194 udp\nremote 2001:db8::1 1195 udp\n\
+                     remote vpn2.example.com 443 tcp-client\n";
+        assert_eq!(
+            lines(both, true).expect("good"),
+            format!("{three}server-poll-timeout 10\nexplicit-exit-notify 1\n")
+        );
+        // Clients before OpenVPN 2.6 refuse the option where a server is reached over TCP.
+        let random = format!("{both}remote-random\nserver-poll-timeout 4\n");
+        assert_eq!(lines(&random, false).expect("good"), format!("{three}remote-random\nserver-poll-timeout 4\n"));
+    }
+
+    #[test]
+    fn what_is_no_server_is_refused() {
+        for bad in [
+            "",
+            "nowhere",
+            ":1194",
+            "a:0",
+            "a:65536",
+            "a:1194/sctp",
+            "a b:1194",
+            "a:1194\nremote-random yes",
+            "a:1194\nserver-poll-timeout soon",
+            "a:1194\nserver-poll-timeout 0",
+            "a;script:1194",
+        ] {
+            assert!(lines(bad, true).is_err(), "{bad:?}");
+        }
+        let many: String = (0..=MAX_REMOTES).map(|n| format!("a{n}:1194\n")).collect();
+        assert!(lines(&many, true).is_err());
+    }
 }

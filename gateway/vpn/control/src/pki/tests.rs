@@ -34,7 +34,7 @@ fn revoked(ca: &Ca) -> Vec<String> {
 fn a_client_of_a_new_folder_has_a_complete_profile() {
     let (_folder, path) = made(None);
     let ca = Ca::open(&path, None).expect("a CA");
-    let text = ca.client_profile("alice", false, LEAF_DAYS, None, &mut none).expect("made");
+    let text = ca.client_profile("alice", false, LEAF_DAYS, &Remotes::default(), &mut none).expect("made");
     let profile = Profile::parse(&text, Path::new("")).expect("complete");
     assert_eq!((profile.remotes[0].host.as_str(), profile.remotes[0].port), ("vpn.example.com", 443));
     assert!(profile.wrap_v2.is_some() && profile.ignored.is_empty());
@@ -42,12 +42,17 @@ fn a_client_of_a_new_folder_has_a_complete_profile() {
     let wrapped = profile.wrap_v2.expect("there").wrapped;
     let packet = [b"x", &wrapped[..]].concat();
     assert!(matches!(server.expect("a key").unwrap(&packet), Ok((_, _, Metadata::Made(_)))));
-    let elsewhere = ca.client_profile("bob", false, LEAF_DAYS, Some("[2001:db8::1]:1194"), &mut none).expect("made");
+    let to = |address: &str| [address.to_owned()];
+    let there = to("[2001:db8::1]:1194");
+    let there = Remotes { addresses: &there, ..Remotes::default() };
+    let elsewhere = ca.client_profile("bob", false, LEAF_DAYS, &there, &mut none).expect("made");
     assert!(elsewhere.contains("\nremote 2001:db8::1 1194\n"), "{elsewhere}");
     for name in ["a b", "", "a/b", "server"] {
-        assert!(ca.client_profile(name, false, LEAF_DAYS, None, &mut none).is_err(), "{name:?}");
+        assert!(ca.client_profile(name, false, LEAF_DAYS, &Remotes::default(), &mut none).is_err(), "{name:?}");
     }
-    assert!(ca.client_profile("carol", false, LEAF_DAYS, Some("nowhere"), &mut none).is_err());
+    let nowhere = to("nowhere");
+    let nowhere = Remotes { addresses: &nowhere, ..Remotes::default() };
+    assert!(ca.client_profile("carol", false, LEAF_DAYS, &nowhere, &mut none).is_err());
     assert_eq!(states(&ca).len(), 3, "nothing is issued for a profile that cannot be made");
 }
 
@@ -55,7 +60,7 @@ fn a_client_of_a_new_folder_has_a_complete_profile() {
 fn a_name_is_given_once_unless_it_is_renewed_or_revoked() {
     let (_folder, path) = made(None);
     let ca = Ca::open(&path, None).expect("a CA");
-    let issue = |name, renew| ca.client_profile(name, renew, 10, None, &mut none);
+    let issue = |name, renew| ca.client_profile(name, renew, 10, &Remotes::default(), &mut none);
     assert!(issue("alice", true).is_err(), "there is nothing to renew");
     issue("alice", false).expect("the first");
     let again = issue("alice", false).expect_err("there is one").to_string();
@@ -73,7 +78,7 @@ fn a_name_is_given_once_unless_it_is_renewed_or_revoked() {
     std::fs::remove_file(ca.crl_file()).expect("it was there");
     assert_eq!(ca.revoke(Which::Name("alice"), None, &mut none).expect("still"), serials);
     assert_eq!(revoked(&ca), serials);
-    ca.client_profile("alice", false, 10, None, &mut none).expect("a new one");
+    ca.client_profile("alice", false, 10, &Remotes::default(), &mut none).expect("a new one");
     assert_eq!(revoked(&ca), serials, "the old ones stay revoked");
     assert!(ca.revoke(Which::Name("bob"), None, &mut none).is_err(), "never issued");
     assert!(ca.revoke(Which::Name("alice"), Some("boredom"), &mut none).is_err(), "no reason of X.509");
@@ -87,7 +92,8 @@ fn a_certificate_of_before_the_index_is_revoked_by_its_file() {
     let (_folder, path) = made(None);
     let ca = Ca::open(&path, None).expect("a CA");
     let profile = path.join("alice.ovpn");
-    std::fs::write(&profile, ca.client_profile("alice", false, 10, None, &mut none).expect("made")).expect("written");
+    std::fs::write(&profile, ca.client_profile("alice", false, 10, &Remotes::default(), &mut none).expect("made"))
+        .expect("written");
     std::fs::remove_file(path.join("index.txt")).expect("it was there");
     assert_eq!(states(&ca), [("server".to_owned(), "valid")]);
     let serials = ca.revoke(Which::File(&profile), None, &mut none).expect("revoked");
@@ -106,7 +112,7 @@ fn a_certificate_of_before_the_index_is_revoked_by_its_file() {
 fn a_certificate_that_the_ca_has_not_signed_revokes_nobody() {
     let (_folder, path) = made(None);
     let ca = Ca::open(&path, None).expect("a CA");
-    ca.client_profile("alice", false, 10, None, &mut none).expect("made");
+    ca.client_profile("alice", false, 10, &Remotes::default(), &mut none).expect("made");
     let serial = ca.read_index().expect("an index").entries[1].serial.clone();
     let foreign = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
     let foreign = Issuer::from_ca_cert_der(&ca.certificate, foreign).expect("an issuer");
@@ -160,9 +166,9 @@ fn the_key_of_the_ca_may_be_encrypted_and_elsewhere() {
     let know = |word: &'static str| move || Ok(Zeroizing::new(word.to_owned()));
     let text = std::fs::read_to_string(path.join("ca.key")).expect("there");
     assert!(text.starts_with("-----BEGIN ENCRYPTED PRIVATE KEY-----\n"), "{text}");
-    let wrong = ca.client_profile("alice", false, 10, None, &mut know("wrong")).expect_err("wrong");
+    let wrong = ca.client_profile("alice", false, 10, &Remotes::default(), &mut know("wrong")).expect_err("wrong");
     assert!(format!("{wrong:#}").contains("the passphrase is wrong"), "{wrong:#}");
-    ca.client_profile("alice", false, 10, None, &mut know("first")).expect("made");
+    ca.client_profile("alice", false, 10, &Remotes::default(), &mut know("first")).expect("made");
     ca.set_passphrase(Some("second"), &mut know("first")).expect("changed");
     assert!(ca.write_list(&mut know("first")).is_err());
     ca.write_list(&mut know("second")).expect("written");
@@ -188,14 +194,17 @@ fn commands_at_the_same_time_follow_one_another() {
             let path = &path;
             scope.spawn(move || {
                 let ca = Ca::open(path, None).expect("a CA");
-                ca.client_profile(&format!("c{n}"), false, 10, None, &mut none).expect("issued");
+                ca.client_profile(&format!("c{n}"), false, 10, &Remotes::default(), &mut none).expect("issued");
             });
         }
     });
     let ca = Ca::open(&path, None).expect("a CA");
     assert_eq!(states(&ca).len(), 9);
     let twice = std::thread::scope(|scope| {
-        let one = || Ca::open(&path, None).expect("a CA").client_profile("same", false, 10, None, &mut none).is_ok();
+        let one = || {
+            let ca = Ca::open(&path, None).expect("a CA");
+            ca.client_profile("same", false, 10, &Remotes::default(), &mut none).is_ok()
+        };
         let threads = [scope.spawn(one), scope.spawn(one)];
         threads.map(|thread| thread.join().expect("it has not panicked")).iter().filter(|ok| **ok).count()
     });

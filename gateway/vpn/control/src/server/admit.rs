@@ -350,6 +350,17 @@ impl Server {
         self.update_options(&before);
     }
 
+    /// The file of revocation lists has changed.
+    pub(super) fn take_lists(&mut self, lists: &[Vec<u8>]) {
+        match self.settings.tunnel.with_lists(lists) {
+            Ok(tunnel) => {
+                let settings = self.settings.with_tunnel(tunnel);
+                self.reload(settings);
+            }
+            Err(e) => log::error!("tunnel: the revocation list in use stays; the changed file is refused: {e:#}"),
+        }
+    }
+
     /// Sends changed options to connected clients that support PUSH_UPDATE.
     fn update_options(&mut self, before: &Settings) {
         for (&key, peer) in &mut self.peers {

@@ -31,6 +31,7 @@ use super::peer::{Check, Peer, Renewal, Stage, server_words};
 use super::pool::{Addresses, Pool};
 use super::session::{self, Session};
 use super::settings::Settings;
+use super::shared_port::Arrivals;
 use super::status::{Counts, StatusRegistry};
 use super::throttle::{Lines, Rate};
 use super::verify;
@@ -42,7 +43,7 @@ use sealane_ovpn::gate::{Accepted, Gate, Verdict};
 use sealane_ovpn::packet::SessionId;
 use sealane_ovpn::share::{Full, Network, Slots};
 use sealane_passwords::Guesses;
-use sealane_tunnel::plane::{Command, ControlIn, Feature, Plane, Refused, SocketId, Transport};
+use sealane_tunnel::plane::{Command, ControlIn, Feature, Plane, Refused, SocketId, TakenSocket, Transport};
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -74,6 +75,8 @@ const MAX_TURN: usize = 64;
 pub enum AdminCommand {
     /// New settings.
     Reload(Box<Settings>),
+    /// Revocation lists (DER), in the place of those of `crl`.
+    Lists(Vec<Vec<u8>>),
     /// Open the log's file anew.
     Reopen,
     /// Do something to connected clients; the answer says to how many, or why not.
@@ -177,7 +180,11 @@ fn unix() -> u64 {
 }
 
 /// Serves until told to stop or to leave, or until the plane is gone.
-pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCommand>) -> Result<Ended> {
+pub async fn serve(
+    start: Start,
+    commands: &mut mpsc::UnboundedReceiver<AdminCommand>,
+    arrivals: &mut Arrivals,
+) -> Result<Ended> {
     let Start { plane, notes, mut settings, mut outlet, registry, inherited, management } = start;
     let socket_file = management.as_ref().map(management::Socket::file);
     let (hub, mut managed) = management::start(management);
@@ -235,6 +242,8 @@ pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCom
                 Some(Word::Event(event)) => server.event(event, Instant::now()),
                 None => return Err(anyhow!("the data plane has ended")),
             },
+            // Those that come while the tunnel leaves wait: it may not leave after all.
+            client = arrivals.next(), if server.leaving.is_none() => server.arrived(client),
             Some(input) = managed.recv() => server.managed(input, Instant::now()),
             Some((key, key_id, verdict)) = decided.recv() => {
                 server.counts.unchecked += u64::from(matches!(verdict, AuthVerdict::Later(_)));
@@ -242,6 +251,7 @@ pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCom
             }
             command = commands.recv() => match command {
                 Some(AdminCommand::Reload(settings)) => server.reload(*settings),
+                Some(AdminCommand::Lists(lists)) => server.take_lists(&lists),
                 Some(AdminCommand::Reopen) => {
                     let path = server.settings.log.clone();
                     server.log.reopen(path.as_deref());
@@ -290,6 +300,14 @@ pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCom
 }
 
 impl Server {
+    /// A client has come to a listener of the gateway.
+    fn arrived(&mut self, client: TakenSocket) {
+        match self.plane.command(Command::SocketTake(client)) {
+            Ok(()) => self.counts.shared_port += 1,
+            Err(_) => self.counts.shared_port_refused += 1,
+        }
+    }
+
     fn packet(&mut self, packet: ControlIn, now: Instant) {
         self.counts.packets += 1;
         let session = packet.bytes.get(1..9).and_then(|b| b.try_into().ok()).and_then(SessionId::new);

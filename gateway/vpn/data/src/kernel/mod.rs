@@ -271,11 +271,12 @@ impl Plane for KernelPlane {
                 self.mailbox.send(message).map_err(Refused::from)
             }
             Command::InbandOut(..) => Err(Refused::Unsupported("the kernel sends no in-band messages")),
-            Command::SocketNew { .. } | Command::SocketConfirm(_) | Command::SocketClose(_) => {
-                Err(Refused::Unsupported(
-                    "the kernel's data plane supports only UDP; TCP peers need the user-space data plane",
-                ))
-            }
+            Command::SocketNew { .. }
+            | Command::SocketTake(_)
+            | Command::SocketConfirm(_)
+            | Command::SocketClose(_) => Err(Refused::Unsupported(
+                "the kernel's data plane supports only UDP; TCP peers need the user-space data plane",
+            )),
             Command::CountersGet(which) => {
                 let request = match which {
                     Some(id) => self.requests.peer_get(id),
@@ -330,6 +331,11 @@ impl Drop for KernelPlane {
 fn cannot(config: &Config, sockets: &Sockets) -> Option<&'static str> {
     if sockets.listeners.iter().any(|l| !l.is_empty()) {
         return Some("the kernel's data plane supports only UDP; TCP listeners need the user-space data plane");
+    }
+    if config.takes_connections {
+        return Some(
+            "the kernel's data plane supports only UDP; a listener with tunnel = true needs the user-space data plane",
+        );
     }
     if config.role == (Role::Server { client_to_client: true }) {
         return Some(

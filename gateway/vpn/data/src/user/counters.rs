@@ -76,6 +76,8 @@ lane_counters! {
     connection_timeout,
     /// TCP connections without a session that made room for newer ones.
     connection_evicted,
+    /// TCP connections that a listener of the gateway accepted (`tunnel = true`).
+    connection_taken,
 }
 
 impl LaneCounters {

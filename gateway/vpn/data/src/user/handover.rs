@@ -78,10 +78,11 @@ pub(super) fn write(interface: &str, lanes: Vec<Lane>) -> HandOver {
             descriptors.extend(core.udp.into_iter().map(OwnedFd::from));
             descriptors.extend(listeners);
             for (number, stream) in core.streams {
+                let remote = stream.remote;
                 let (fd, partial, out) = stream.into_parts();
                 descriptors.push(fd);
                 let id = SocketId::new(core.number, number);
-                w = w.nested(STREAM, |w| w.number(0, id.to_bits()).bytes(1, &partial).bytes(2, &out));
+                w = w.nested(STREAM, |w| w.number(0, id.to_bits()).bytes(1, &partial).bytes(2, &out).socket(3, remote));
             }
             core.peers.into_values().fold(w, |w, peer| w.nested(PEER, |w| write_peer(w, &peer)))
         });
@@ -117,7 +118,9 @@ pub(super) fn read(from: HandOver) -> io::Result<Legacy> {
             let stream = stream.map_err(invalid)?;
             let id = SocketId::from_bits(stream.number(0, "a connection's number").map_err(invalid)?);
             let bytes = |tag| stream.bytes(tag, "a connection's bytes").map_err(invalid);
-            legacy.streams.push((id, Stream::resume(fd()?, bytes(1)?, bytes(2)?)?));
+            // Processes of before do not write it.
+            let remote = stream.socket(3, "a client's address").ok();
+            legacy.streams.push((id, Stream::resume(fd()?, bytes(1)?, bytes(2)?, remote)?));
         }
         for peer in lane.each(PEER) {
             legacy.peers.push(peer.and_then(read_peer).map_err(invalid)?);

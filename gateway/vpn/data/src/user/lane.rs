@@ -17,8 +17,10 @@ use super::handover::Inherited;
 use super::pace::Pace;
 use super::peer::Key;
 use super::shared::{Message, Origin, STOP_STEPS, Shared};
-use super::stream::{CLOSED_WITHIN, SCRATCH, SESSION_WITHIN, Stage, Stream, whole};
-use crate::plane::{ControlIn, DelReason, Event, KeyNew, KeySlot, PeerId, PeerNew, Refused, SocketId, Transport};
+use super::stream::{CLOSED_WITHIN, SCRATCH, SESSION_WITHIN, Stage, Stream, canonical, whole};
+use crate::plane::{
+    ControlIn, DelReason, Event, KeyNew, KeySlot, PeerId, PeerNew, Refused, SocketId, TakenSocket, Transport,
+};
 use rustix::io::Errno;
 use sealane_lane::{After, Context, Millis, Ready, Service, Subscription};
 use sealane_ovpn::share::{Network, Slots};
@@ -26,6 +28,7 @@ use sealane_sys::tun::{HEADER, Queue, Vnet};
 use sealane_sys::udp::{Batch, MAX_BATCH, Socket, Transmit};
 use std::collections::HashSet;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -237,7 +240,7 @@ impl Lane {
 
     /// False when the connection is over.
     fn read_stream(&mut self, cx: &Context, id: u64, stream: &mut Stream) -> bool {
-        let Self { core, scratch, pace, .. } = self;
+        let Self { scratch, pace, .. } = self;
         let n = match stream.read(scratch) {
             Ok(Some(n)) => n,
             Ok(None) => return false,
@@ -246,8 +249,14 @@ impl Lane {
         if stream.stage == Stage::Closing {
             return true;
         }
-        core.routes.changed();
         pace.arrived(1);
+        self.take_frames(cx, id, stream, n)
+    }
+
+    /// Takes the frames among the first `n` bytes of the scratch buffer. False when the connection is over.
+    fn take_frames(&mut self, cx: &Context, id: u64, stream: &mut Stream, n: usize) -> bool {
+        let Self { core, scratch, .. } = self;
+        core.routes.changed();
         let from = Origin { socket: SocketId::new(core.number, id), remote: stream.remote, local: stream.local };
         core.stream_peer = stream.peer;
         let mut coalescer = Coalescer::new();
@@ -291,17 +300,45 @@ impl Lane {
                 }
                 Err(_) => return,
             };
-            if self.core.streams.len() >= STREAMS {
-                self.counters().drop_connection.inc();
-                continue;
-            }
-            let number = self.next_stream;
-            self.next_stream += 1;
-            let socket = SocketId::new(self.core.number, number);
-            let Ok(stream) = self.open(cx, number, fd) else { continue };
-            let remote = stream.remote;
-            self.keep_unconfirmed(cx, number, stream);
-            self.core.shared.sink.event(Event::SocketOpened { socket, remote });
+            self.begin(cx, fd, None);
+        }
+    }
+
+    /// Begins with a client's connection. `remote`: the client's address, where it is not that of the connection. Returns the
+    /// connection's number, unless there is no room for it or it is closed already.
+    fn begin(&mut self, cx: &mut Context, fd: OwnedFd, remote: Option<SocketAddr>) -> Option<u64> {
+        if self.core.streams.len() >= STREAMS {
+            self.counters().drop_connection.inc();
+            return None;
+        }
+        let number = self.next_stream;
+        self.next_stream += 1;
+        let socket = SocketId::new(self.core.number, number);
+        let mut stream = self.open(cx, number, fd).ok()?;
+        if let Some(remote) = remote {
+            stream.remote = canonical(remote);
+        }
+        let remote = stream.remote;
+        self.keep_unconfirmed(cx, number, stream);
+        self.core.shared.sink.event(Event::SocketOpened { socket, remote });
+        Some(number)
+    }
+
+    /// Goes on with a connection that was accepted elsewhere, and with the bytes that were read there.
+    fn take(&mut self, cx: &mut Context, taken: TakenSocket) {
+        let TakenSocket { fd, bytes, remote } = taken;
+        // Room for the rest of a frame must be left.
+        if bytes.len() > SCRATCH / 2 {
+            return self.counters().drop_connection.inc();
+        }
+        let Some(number) = self.begin(cx, fd, Some(remote)) else { return };
+        self.counters().connection_taken.inc();
+        let Some(mut stream) = self.core.streams.remove(&number) else { return };
+        self.scratch[..bytes.len()].copy_from_slice(&bytes);
+        if self.take_frames(cx, number, &mut stream, bytes.len()) {
+            self.core.streams.insert(number, stream);
+        } else {
+            self.close(cx, number, &stream);
         }
     }
 
@@ -494,6 +531,7 @@ impl Service for Lane {
                 }
                 Err(_) => self.core.shared.sink.event(Event::SocketClosed(socket)),
             },
+            Message::SocketTake(taken) => self.take(cx, taken),
             Message::SocketConfirm(socket) => self.confirm(socket),
             Message::SocketClose(socket) => self.close_when_sent(cx, socket),
             Message::Inbound { from, mut bytes } => {

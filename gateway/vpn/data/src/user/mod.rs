@@ -40,6 +40,7 @@ use shared::{LaneDoor, Message, Shared};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -74,6 +75,8 @@ pub struct Config {
     pub gather: Duration,
     /// Peers may have access lists.
     pub access_lists: bool,
+    /// [`Command::SocketTake`] brings connections.
+    pub takes_connections: bool,
 }
 
 impl Default for Config {
@@ -90,6 +93,7 @@ impl Default for Config {
             offload: true,
             gather: GATHER,
             access_lists: false,
+            takes_connections: false,
         }
     }
 }
@@ -160,6 +164,8 @@ pub struct UserPlane {
     shared: Arc<Shared>,
     // Only commands take it, never a packet.
     registry: Mutex<Registry>,
+    /// How many connections were taken: lanes get them in turn.
+    taken: AtomicUsize,
     interface: String,
     threads: Mutex<Vec<JoinHandle<Option<Lane>>>>,
 }
@@ -223,6 +229,7 @@ impl UserPlane {
         let mut plane = Self {
             shared: shared.clone(),
             registry: Mutex::new(registry),
+            taken: AtomicUsize::new(0),
             interface: legacy.interface,
             threads: Mutex::default(),
         };
@@ -419,6 +426,10 @@ impl Plane for UserPlane {
                 let door = self.shared.lanes.get(usize::from(lane)).filter(|_| socket.lane() == lane);
                 let door = door.ok_or(Refused::NoSocket(socket))?;
                 door.mailbox.send(Message::SocketNew(socket, fd)).map_err(Refused::from)
+            }
+            Command::SocketTake(taken) => {
+                let at = self.taken.fetch_add(1, Ordering::Relaxed) % self.shared.lanes.len();
+                self.shared.lanes[at].mailbox.send(Message::SocketTake(taken)).map_err(Refused::from)
             }
             Command::SocketConfirm(socket) => self.mail_socket(socket, Message::SocketConfirm(socket)),
             Command::SocketClose(socket) => self.mail_socket(socket, Message::SocketClose(socket)),

@@ -2,7 +2,7 @@
 
 use super::counters::{LaneCounters, PeerStats};
 use super::routes::Routes;
-use crate::plane::{DelReason, KeyNew, KeySlot, PeerId, PeerNew, PeerSet, Sink, SocketId, lane_of};
+use crate::plane::{DelReason, KeyNew, KeySlot, PeerId, PeerNew, PeerSet, Sink, SocketId, TakenSocket, lane_of};
 use sealane_lane::{Load, Mail, Mailbox, Published};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -22,10 +22,12 @@ pub enum Role {
     Client,
 }
 
-/// The capacity of a lane's mailbox: packets that other lanes have forwarded, and control packets in bytes.
-pub(super) const CAPACITY: &[usize] = &[1024, 4 << 20];
+/// The capacity of a lane's mailbox: packets that other lanes have forwarded, control packets in bytes, and connections
+/// that were accepted elsewhere.
+pub(super) const CAPACITY: &[usize] = &[1024, 4 << 20, 256];
 const FORWARDED: usize = 0;
 const CONTROL: usize = 1;
+const TAKEN: usize = 2;
 
 /// What all lanes of a plane know.
 pub(super) struct Shared {
@@ -87,6 +89,7 @@ pub(super) enum Message {
     },
     InbandOut(PeerId, Vec<u8>),
     SocketNew(SocketId, OwnedFd),
+    SocketTake(TakenSocket),
     SocketConfirm(SocketId),
     SocketClose(SocketId),
     /// A data packet that came to another lane.
@@ -103,6 +106,7 @@ impl Mail for Message {
     fn load(&self) -> Load {
         match self {
             Self::Inbound { .. } | Self::Outbound(..) => Load::Counted { kind: FORWARDED, amount: 1 },
+            Self::SocketTake(_) => Load::Counted { kind: TAKEN, amount: 1 },
             // Strangers cause them: the gate answers every reset.
             Self::ControlOut { bytes, .. } => {
                 Load::Counted { kind: CONTROL, amount: size_of::<Self>() + bytes.capacity() }

@@ -70,9 +70,11 @@ impl Stream {
         })
     }
 
-    /// Goes on with another process's connection: what it had read of a frame, and what it had not sent yet.
-    pub(super) fn resume(fd: OwnedFd, partial: &[u8], out: &[u8]) -> io::Result<Self> {
+    /// Goes on with another process's connection: what it had read of a frame, and what it had not sent yet. `remote`: the
+    /// client's address, where it may differ from that of the connection.
+    pub(super) fn resume(fd: OwnedFd, partial: &[u8], out: &[u8], remote: Option<SocketAddr>) -> io::Result<Self> {
         let mut stream = Self::new(fd)?;
+        stream.remote = remote.unwrap_or(stream.remote);
         if partial.len() > SCRATCH / 2 {
             return Err(io::ErrorKind::InvalidData.into());
         }
@@ -160,7 +162,7 @@ impl Stream {
 }
 
 /// IPv4 as IPv4, also on a dual-stack socket.
-fn canonical(address: SocketAddr) -> SocketAddr {
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 

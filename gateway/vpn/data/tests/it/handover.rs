@@ -3,11 +3,11 @@
 use super::rig::*;
 use sealane_ovpn::data::{Cipher, Format};
 use sealane_tunnel::HandOver;
-use sealane_tunnel::plane::{Command, Event, KeySlot, PeerNew, Plane, Transport, VERSION};
+use sealane_tunnel::plane::{Command, Event, KeySlot, PeerNew, Plane, TakenSocket, Transport, VERSION};
 use sealane_tunnel::user::{Config, Role, UserPlane};
 use std::collections::HashSet;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
 /// Stops the rig's plane and starts one from what it leaves, as an upgraded binary would.
@@ -108,6 +108,24 @@ fn connections_and_commands_go_on() {
             _ => None,
         });
         assert_ne!(second, socket);
+    });
+}
+
+/// A load balancer has named the client: the address of the connection is the load balancer's.
+#[test]
+fn the_named_address_of_a_client_goes_on() {
+    in_namespace(|| {
+        let rig = Rig::new(1, false);
+        let named: SocketAddr = "192.0.2.7:1234".parse().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let fd = listener.accept().unwrap().0.into();
+        rig.do_it(Command::SocketTake(TakenSocket { fd, bytes: vec![0], remote: named })).unwrap();
+        rig.wait_total("connection_taken", 1);
+        let rig = hand_over(rig);
+        client.write_all(&[2, 7 << 3, 1]).unwrap();
+        let got = rig.sink.control();
+        assert_eq!((got.bytes, got.remote), (vec![7 << 3, 1], named));
     });
 }
 

@@ -3,9 +3,9 @@
 use super::rig::*;
 use sealane_ovpn::data::magic::{OCC, PING};
 use sealane_ovpn::data::{Cipher, Format};
-use sealane_tunnel::plane::{Command, Event, Keepalive, PeerNew, PeerSet, Plane, Transport};
+use sealane_tunnel::plane::{Command, Event, Keepalive, PeerNew, PeerSet, Plane, TakenSocket, Transport};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
 #[test]
 fn echoes_in_every_cipher_format_and_header() {
@@ -167,6 +167,47 @@ fn tcp_carries_control_and_data_in_pieces_of_any_size() {
             _ => None,
         });
         assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
+        rig.wait_total("drop_connection", 1);
+    });
+}
+
+/// A client's connection at another listener than the plane's, and the end that this listener has accepted.
+fn accepted_elsewhere() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    client.set_read_timeout(Some(WAIT_LIMIT)).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
+#[test]
+fn connections_accepted_elsewhere_go_on_with_what_was_read_there() {
+    in_namespace(|| {
+        let rig = Rig::new(2, false);
+        let named: SocketAddr = "192.0.2.7:1234".parse().unwrap();
+        let packet = framed(&[7 << 3, 1, 2, 3]);
+        let mut lanes = Vec::new();
+        for read in 0..=packet.len() {
+            let (mut client, accepted) = accepted_elsewhere();
+            let taken = TakenSocket { fd: accepted.into(), bytes: packet[..read].to_vec(), remote: named };
+            rig.do_it(Command::SocketTake(taken)).unwrap();
+            client.write_all(&packet[read..]).unwrap();
+            let got = rig.sink.control();
+            assert_eq!(
+                (got.bytes, got.remote, got.transport),
+                (vec![7 << 3, 1, 2, 3], named, Transport::Tcp),
+                "{read}"
+            );
+            lanes.push(got.socket.lane());
+            let bytes = vec![8 << 3, 2];
+            rig.do_it(Command::ControlOut { socket: got.socket, remote: named, local: None, bytes }).unwrap();
+            assert_eq!(frame(&mut client), [8 << 3, 2]);
+        }
+        assert!(lanes.contains(&0) && lanes.contains(&1), "lanes take them in turn: {lanes:?}");
+        rig.wait_total("connection_taken", packet.len() as u64 + 1);
+        let (mut client, accepted) = accepted_elsewhere();
+        let taken = TakenSocket { fd: accepted.into(), bytes: vec![0, 0, 0x38], remote: named };
+        rig.do_it(Command::SocketTake(taken)).unwrap();
+        assert_eq!(client.read(&mut [0]).unwrap_or(0), 0, "an empty frame breaks the framing");
         rig.wait_total("drop_connection", 1);
     });
 }

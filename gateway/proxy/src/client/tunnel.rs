@@ -1,0 +1,38 @@
+//! Connections that turn out to be those of the tunnel's clients (`crate::tunnel_port`).
+
+use crate::accept::syn::is_proven;
+use crate::counters::Count;
+use crate::lifecycle::close_connection;
+use crate::service::Proxy;
+use crate::tunnel_port::TunnelClient;
+use sealane_lane::{Context, Key};
+
+/// Hands a connection to the tunnel, with what was read of it. Its handshake counts in the rate for handshakes, like that of a TLS
+/// client. From then on the tunnel's limits hold for it, and it is none of the listener's connections any more.
+pub(crate) fn hand_to_tunnel(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let Some(client_conn) = proxy.connections.client(key) else { return };
+    let waited = client_conn.awaits_proof();
+    if !is_proven(client_conn) {
+        // The tunnel answers only clients that have shown that they are where they say.
+        client_conn.await_proof();
+        if !waited {
+            proxy.counters.count(Count::SynDeferred);
+        }
+        return;
+    }
+    let remote = client_conn.client.peer();
+    if !proxy.admission.allows_handshake(cx, remote.ip(), &proxy.counters) {
+        return close_connection(proxy, cx, key);
+    }
+    let Some(client_conn) = proxy.connections.client(key) else { return };
+    // A duplicate of the descriptor travels. Ours is closed, and the watch would outlive it.
+    let fd = rustix::io::fcntl_dupfd_cloexec(&client_conn.transport.fd, 0);
+    cx.unwatch(&client_conn.transport.fd);
+    let bytes = std::mem::take(&mut client_conn.transport.unread);
+    let is_taken = match (&proxy.settings.snapshot().tunnel, fd) {
+        (Some(port), Ok(fd)) => port.take(TunnelClient { fd, bytes, remote }),
+        _ => false,
+    };
+    proxy.counters.count(if is_taken { Count::TunnelClients } else { Count::TunnelClientsRefused });
+    close_connection(proxy, cx, key);
+}
