@@ -195,6 +195,7 @@ impl World {
                 registry: posted,
                 inherited: None,
                 management: None,
+                login: None,
             };
             let mut commands = command_receiver;
             runtime.block_on(server::serve(start, &mut commands)).unwrap();
