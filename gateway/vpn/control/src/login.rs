@@ -133,7 +133,9 @@ impl Remembered {
     pub fn remember(&mut self, user: &str, groups: Vec<String>) {
         if self.users.len() >= MAX_REMEMBERED && !self.users.contains_key(user) {
             let first = self.users.iter().min_by_key(|(_, (number, _))| *number).map(|(user, _)| user.clone());
-            first.map(|first| self.users.remove(&first));
+            if let Some(first) = first {
+                self.users.remove(&first);
+            }
         }
         self.users.insert(user.to_owned(), (self.next, groups));
         self.next += 1;

@@ -212,7 +212,10 @@ mod tests {
         assert_eq!((read("IV_SSO=crtext\n"), read("IV_SSO=webauthn\n"), read("IV_VER=2.6\n")), (None, None, None));
         let url = "https://vpn.example.com/login?login=a";
         for way in [OpensPages::WebAuth, OpensPages::OpenUrl] {
-            assert_eq!(crate::challenge::Step::parse(&way.step(url)), Some(crate::challenge::Step::Open(url.to_owned())));
+            assert_eq!(
+                crate::challenge::Step::parse(&way.step(url)),
+                Some(crate::challenge::Step::Open(url.to_owned()))
+            );
         }
     }
 

@@ -88,8 +88,7 @@ impl Server {
 
     /// `client-auth`, with its lines.
     pub(super) fn accept_with(&mut self, collected: &Collecting, now: Instant) -> String {
-        let all: Result<Vec<Option<Given>>, String> =
-            collected.lines.iter().map(|line| given(line)).collect();
+        let all: Result<Vec<Option<Given>>, String> = collected.lines.iter().map(|line| given(line)).collect();
         match all {
             _ if collected.too_many => "ERROR: client-auth command failed: it has too many lines".to_owned(),
             Ok(all) => self.accept(collected.cid, collected.kid, all.into_iter().flatten().collect(), now),

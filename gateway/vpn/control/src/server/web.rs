@@ -24,6 +24,8 @@ const NO_PAGES: &str = "this server needs a login in the browser, which the clie
 const MANY: &str = "too many users are logging in just now";
 /// What a client hears whose user has not logged in in time.
 const LATE: &str = "the login has taken too long";
+/// What a client hears whose login is for settings of before.
+const CHANGED: &str = "the settings of the login have changed";
 /// What a client hears when this program has no login pages.
 const NONE: &str = "authentication is not possible at the moment";
 
@@ -156,6 +158,8 @@ impl Server {
             return;
         }
         self.remembered.clear();
+        let waiting: Vec<Key> = self.peers.iter().filter(|(_, p)| p.login.is_some()).map(|(k, _)| *k).collect();
+        waiting.into_iter().for_each(|key| self.refuse(key, 0, true, CHANGED, Instant::now()));
         let path = |settings: &Settings| settings.oidc.as_ref().map(|oidc| oidc.socket.clone());
         if path(&self.settings) != path(before) {
             self.login_socket.iter().for_each(|socket| socket.file().remove());
