@@ -21,6 +21,11 @@ impl Form {
         Some(Self(pairs))
     }
 
+    /// All names and values, in their order.
+    pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// The value of a name that is there once. One that is there twice may be read differently by others.
     pub fn get(&self, name: &str) -> Option<&str> {
         let mut values = self.0.iter().filter(|(own, _)| own == name);

@@ -13,6 +13,7 @@
 #[cfg(test)]
 mod fixtures;
 mod form;
+pub mod fuzzing;
 mod page;
 mod provider;
 mod server;
