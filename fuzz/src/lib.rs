@@ -45,6 +45,8 @@ pub const TARGETS: &[Target] = &[
     ("config", import::config::fuzz_one),
     ("dns-answer", sealane_dns::fuzz_answer),
     ("dns-update", sealane_acme::fuzzing::dns_update),
+    ("oidc-token", sealane_oidc::fuzzing::token),
+    ("oidc-form", sealane_oidc::fuzzing::form),
     ("ovpn-gate", ovpn::gate::fuzz_one),
     ("ovpn-link", ovpn::link::fuzz_one),
     ("ovpn-keyed", ovpn::keyed::fuzz_one),

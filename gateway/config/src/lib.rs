@@ -122,8 +122,8 @@ pub use traces::{Otlp, OtlpSettings, TraceSettings, Traces};
 pub use transparency::read_log_list_again;
 pub use trust::Trust;
 pub use tunnel::{
-    CertificateId, ClientCertificates, Ldap, LdapFilter, LdapGroups, LdapPart, LdapUrl, LdapValue, Management, Revoked,
-    SharedTokenSecret, Tunnel, TunnelClient, TunnelGroup, TunnelMember, TunnelParts, Webhook,
+    CertificateId, ClientCertificates, Ldap, LdapFilter, LdapGroups, LdapPart, LdapUrl, LdapValue, Management, Oidc,
+    Revoked, SharedTokenSecret, Tunnel, TunnelClient, TunnelGroup, TunnelMember, TunnelParts, Webhook,
 };
 pub use upstream::{NamedServer, added_server, expand, written_server};
 
@@ -471,7 +471,11 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let mut tunnel = top.table(&settings::top::tunnel).and_then(|section| {
         audit::tunnel(sink, &section.span);
         let span = section.key_span("listen").unwrap_or_else(|| section.span.clone());
-        let settings = tunnel::read(section, tunnel_lanes)?;
+        let oidc_span = section.key_span("oidc");
+        let settings = tunnel::read(section, tunnel_lanes, user.as_ref().map(|user| (user.user.uid, user.gid)))?;
+        if let (Some(oidc), Some(span)) = (&settings.oidc, oidc_span) {
+            tunnel::check_login_route((sink, &span), oidc, &targets, &hosts, &routes.all, &upstreams.plans);
+        }
         for (transport, address) in &settings.listen {
             let protocol = match transport {
                 Transport::Udp => Protocol::Udp,

@@ -163,7 +163,8 @@ fn is_laxer(rule: &ClientAuthority, own: &ClientAuthority) -> bool {
         || rule.depth > own.depth
 }
 
-fn upstreams_of(action: &Action, routes: &[Route]) -> Vec<usize> {
+/// The upstreams to which an action may forward requests.
+pub(super) fn upstreams_of(action: &Action, routes: &[Route]) -> Vec<usize> {
     match action {
         Action::Routes(table) => {
             table.values().filter_map(|route| routes.get(*route)).flat_map(|route| route.action.upstreams()).collect()

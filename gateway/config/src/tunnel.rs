@@ -3,6 +3,7 @@
 mod groups;
 mod ldap;
 mod management;
+mod oidc;
 mod webhook;
 
 pub use groups::{TunnelClient, TunnelGroup, TunnelMember};
@@ -10,6 +11,8 @@ pub(crate) use groups::{destinations, destinations_shape};
 pub use ldap::{Ldap, LdapFilter, LdapGroups, LdapPart, LdapUrl, LdapValue};
 pub(crate) use ldap::{urls as ldap_urls, urls_shape as ldap_urls_shape};
 pub use management::Management;
+pub use oidc::Oidc;
+pub(crate) use oidc::check_route as check_login_route;
 pub use webhook::Webhook;
 
 use super::access;
@@ -106,6 +109,8 @@ pub struct Tunnel {
     pub users: Option<Arc<Users>>,
     /// A directory that knows users, passwords and groups.
     pub ldap: Option<Ldap>,
+    /// A provider at which users log in with a browser.
+    pub oidc: Option<Oidc>,
     /// A program that checks passwords, with its arguments.
     pub auth_command: Option<Vec<String>>,
     /// How long a token is good for; `None`: none are given.
@@ -279,8 +284,8 @@ pub struct TunnelParts {
     pub verifier: fn(&ClientCertificates<'_>) -> anyhow::Result<Arc<dyn ClientCertVerifier>>,
 }
 
-/// Reads the section.
-pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
+/// Reads the section. `owner`: the user and the group that the process becomes.
+pub(super) fn read(section: Section, lanes: usize, owner: Option<(u32, u32)>) -> Option<Tunnel> {
     let sink = section.sink;
     let listen = section.required(&s::listen).map(|at| addresses(sink, &at.value));
     let device = section.optional_at(&s::device);
@@ -316,7 +321,13 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     }
     let management = management::read(&section);
     let asks = management.as_ref().is_some_and(|m| m.client_auth);
-    let has_logins = users.is_some() || has_ldap || command.is_some() || asks;
+    let renegotiate = section.or(&s::renegotiate);
+    let has_oidc = section.key_span("oidc").is_some();
+    let oidc = oidc::read(&section, owner);
+    if has_oidc {
+        login_alone(&section, renegotiate);
+    }
+    let has_logins = users.is_some() || has_ldap || command.is_some() || asks || has_oidc;
     let how_logins =
         "add users = \"FILE\", [tunnel.ldap], auth_command = [\"PROGRAM\"] or management_client_auth = true";
     if optional && !has_logins && section.key_span("users").is_none() {
@@ -338,7 +349,8 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     let clients = groups::clients(&section, networks);
     let finds_groups = ldap.as_ref().is_some_and(|ldap| ldap.groups.is_some() || ldap.member_of.is_some());
     // What is wrong with the table is told already.
-    let groups = groups::read(&section, networks, finds_groups || has_ldap && ldap.is_none());
+    let names_groups = oidc.as_ref().is_some_and(|oidc| oidc.groups_claim.is_some()) || has_oidc && oidc.is_none();
+    let groups = groups::read(&section, networks, finds_groups || has_ldap && ldap.is_none(), names_groups);
     let username_as_common_name = section.or(&s::username_as_common_name);
     let (inactive, inactive_bytes) = (section.optional(&s::inactive), section.or(&s::inactive_bytes));
     let max_sessions = section.optional(&s::max_sessions).map(|n| n as usize);
@@ -397,7 +409,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
         epoch: section.or(&s::epoch),
         keepalive: Keepalive { ping, ping_restart },
         mssfix,
-        renegotiate: section.or(&s::renegotiate),
+        renegotiate,
         transition: section.or(&s::transition),
         handshake: section.or(&s::handshake_timeout),
         nat: section.or(&s::nat),
@@ -405,6 +417,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
         push_unlisted,
         users,
         ldap,
+        oidc,
         auth_command: command.flatten(),
         token_lifetime: token,
         token_secret,
@@ -430,6 +443,25 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     };
     section.finish();
     Some(settings)
+}
+
+/// What goes with `[tunnel.oidc]`: nothing else that decides about users, and tokens for renewals of keys.
+fn login_alone(section: &Section, renegotiate: Duration) {
+    let sink = section.sink;
+    for key in ["users", "ldap", "auth_command", "management_client_auth"] {
+        if let Some(span) = section.key_span(key) {
+            let name = if key == "ldap" { "[tunnel.ldap]".to_owned() } else { format!("\"{key}\"") };
+            let help = format!("remove [tunnel.oidc], or {name}");
+            sink.error(&span, format!("[tunnel.oidc] and {name} exclude each other"), Some(help));
+        }
+    }
+    if let (false, None, Some(span)) =
+        (renegotiate.is_zero(), section.key_span("token_lifetime"), section.key_span("oidc"))
+    {
+        let help = "add token_lifetime = \"12h\" to [tunnel]: clients then renew their keys with a token".to_owned();
+        let message = "[tunnel.oidc] needs \"token_lifetime\": each renewal of keys would need another login";
+        sink.error(&span, message, Some(help));
+    }
 }
 
 /// Whole seconds, as OpenVPN's clients are told them.

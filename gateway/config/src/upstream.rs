@@ -61,7 +61,7 @@ fn parse_service(scheme: &str, https: Option<bool>, rest: &str) -> Result<Server
 }
 
 /// The longest path of a Unix socket: `sun_path` has 108 bytes, the last of which is zero (unix(7)).
-const MAX_SOCKET_PATH: usize = 107;
+pub(super) const MAX_SOCKET_PATH: usize = 107;
 
 /// Parses `http://host[:port]`, `https://host[:port]`, `tcp://host:port`, `udp://host:port`, `host:port`, `unix:/path` or `http+srv://_service._tcp.domain`. On failure: what is wrong, and
 /// what to write.

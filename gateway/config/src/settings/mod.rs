@@ -38,7 +38,7 @@ pub(super) use listeners::{
     certificate, client_auth, client_authority, listener, listener_tls, protocol, quic, upstream_protocol,
 };
 pub(super) use telemetry::{otlp, request_id, traces};
-pub(super) use tunnels::{client, group, ldap, tunnel};
+pub(super) use tunnels::{client, group, ldap, oidc, tunnel};
 pub(super) use upstreams::{health, server, udp, upstream, upstream_tls};
 
 /// A table of the configuration.

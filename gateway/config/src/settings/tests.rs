@@ -149,6 +149,11 @@ name = "a"
 [tunnel.ldap]
 url = "ldaps://a"
 user_base = "dc=a"
+[tunnel.oidc]
+issuer = "https://a"
+client_id = "a"
+redirect_uri = "https://a/b"
+socket = "a"
 "#;
 
 #[test]

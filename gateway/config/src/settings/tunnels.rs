@@ -12,6 +12,8 @@ use std::time::Duration;
 
 /// What `gather` may be: beyond some milliseconds it would be felt.
 const GATHER: Time = Time(Duration::ZERO..=Duration::from_millis(10));
+/// What `timeout` of a login in the browser may be.
+const LOGIN: Time = Time(Duration::from_secs(10)..=Duration::from_secs(30 * 60));
 /// What `timeout` of a directory may be: a client waits for it.
 const DIRECTORY: Time = Time(Duration::from_millis(100)..=Duration::from_secs(30));
 
@@ -68,8 +70,8 @@ table! {
     /// Require that a client's certificate states that it is for clients (`remote-cert-tls client`). If `false`, a
     /// certificate that states no usage is accepted, too.
     explicit_usage: Flag = Flag, default(false);
-    /// Whether clients must have a certificate. With `"optional"` and `"none"`, `users`, `[tunnel.ldap]`, `auth_command` or
-    /// `management_client_auth` is required.
+    /// Whether clients must have a certificate. With `"optional"` and `"none"`, `users`, `[tunnel.ldap]`, `auth_command`,
+    /// `management_client_auth` or `[tunnel.oidc]` is required.
     client_certificate: Choice<bool> = Choice(&[("require", false), ("optional", true), ("none", true)]),
         default("require");
     /// A file with the server's key for `tls-crypt-v2`, in OpenVPN's format. With `tls-crypt-v2`, each client has its
@@ -234,6 +236,8 @@ table! {
     undecided: Strings = Strings, example(["line 9: plugin …"]);
     /// The LDAP directory that checks passwords.
     ldap: One = One(&ldap::TABLE), described("none");
+    /// The OpenID Connect provider at which users log in with a browser.
+    oidc: One = One(&oidc::TABLE), described("none");
     /// Settings of single clients.
     client: Many = Many(&client::TABLE);
     /// Settings of groups of clients.
@@ -282,6 +286,9 @@ table! {
     /// Condition: the directory of `[tunnel.ldap]` says that the user is in one of these groups: names that `group_attribute` has,
     /// or values of `member_of`. Upper and lower case do not matter.
     ldap_groups: Strings = Strings, described("any"), example(["vpn-staff"]);
+    /// Condition: the provider of `[tunnel.oidc]` says that the user is in one of these groups (`groups_claim`). Upper and lower case
+    /// do not matter.
+    oidc_groups: Strings = Strings, described("any"), example(["vpn-staff"]);
     /// The addresses of the group, a part of `network`: `10.8.1.0/24` or `10.8.1.10-10.8.1.99`. Other clients do not get them.
     addresses: Text = Text, described("any address of the network"), example("10.8.0.128/25");
     /// The IPv6 addresses of the group, a part of `network6`.
@@ -343,4 +350,42 @@ table! {
     timeout: Time = DIRECTORY, default("5s");
     /// The number of connections to the directory, and so of checks at the same time. Further checks wait.
     connections: Count = Count(1..=64), default(4);
+}
+
+table! {
+    /// Users log in with a browser at an OpenID Connect provider (single sign-on). The client opens the login page, and the server
+    /// admits the client after the login. Needs `token_lifetime`: clients renew their keys with a token, without the
+    /// browser. Excludes `users`, `[tunnel.ldap]`, `auth_command` and `management_client_auth`. See
+    /// [single sign-on](page:vpn-single-sign-on).
+    oidc "[tunnel.oidc]", example_is_commented = true;
+
+    /// The provider's identifier: the `https://` URL below which the provider has `/.well-known/openid-configuration`. It must equal
+    /// the `issuer` of that document. `http://` is accepted for a provider on this machine.
+    issuer: Text = Text, required("https://id.example.com/realms/staff");
+    /// PEM file of the CAs that may have signed the provider's certificate.
+    ca: File = File, described("the system's CAs"), example("certs/id-ca.pem");
+    /// The ID of the client that the provider has for the gateway.
+    client_id: Text = Text, required("sealane-vpn");
+    /// A file with the secret of this client, on one line. Without it, the client is a public client, which PKCE protects.
+    client_secret_file: File = File, example("/etc/sealane/oidc.secret");
+    /// The URL to which the provider sends the browser after the login; enter it at the provider. The login page has the same
+    /// URL. Its host must be a `[[host]]` of this gateway, with a route that forwards the path to `socket`.
+    redirect_uri: Text = Text, required("https://vpn.example.com/vpn-login");
+    /// The Unix socket on which the gateway serves the login pages, for the route of `redirect_uri`. It has mode 0600. The gateway's
+    /// user must be able to write to the socket's folder, because an upgrade creates the socket again.
+    socket: Output = Output, required("/run/sealane/login.sock");
+    /// What the gateway asks the provider for, in addition to `openid`.
+    scopes: Strings = Strings, default(["profile", "email"]);
+    /// The claim of the ID token that is the user's name. Only `sub` is unique and never changes. Use `preferred_username` or
+    /// `email` only if users cannot choose the value themselves. With `email`, the provider must have verified the
+    /// address (`email_verified`).
+    username_claim: Text = Text, default("sub");
+    /// The claim of the ID token that has the user's groups: a string, or a list of at most 128 strings.
+    groups_claim: Text = Text, example("groups");
+    /// Only users in one of these groups may connect. Upper and lower case do not matter.
+    allowed_groups: Strings = Strings, described("all users"), example(["vpn"]), needs("groups_claim");
+    /// Only users with a verified address (`email`, `email_verified`) of one of these domains may connect.
+    allowed_email_domains: Strings = Strings, described("all users"), example(["example.com"]);
+    /// How long a user may take to log in. After this time, the gateway refuses the client.
+    timeout: Time = LOGIN, default("2m");
 }

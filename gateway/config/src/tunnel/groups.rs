@@ -1,6 +1,7 @@
 //! `[[tunnel.client]]` and `[[tunnel.group]]`: what single clients and groups of clients are given.
 
 use super::ldap::{HOW_GROUPS, is_one_of};
+use super::oidc;
 use super::{not_a_network, options, routes};
 use crate::decode::{self, At, Node, Section};
 use crate::diagnostics::Sink;
@@ -41,7 +42,7 @@ pub struct TunnelGroup {
     pub units: Option<Vec<String>>,
     /// Patterns of users' names.
     pub users: Option<Vec<String>>,
-    /// Groups of the directory.
+    /// Groups of the directory, or of the provider of `[tunnel.oidc]`.
     pub directory_groups: Option<Vec<String>>,
     /// Its first and last address.
     pub addresses4: Option<(Ipv4Addr, Ipv4Addr)>,
@@ -66,7 +67,7 @@ pub struct TunnelMember<'a> {
     pub units: &'a [String],
     /// Its user.
     pub user: Option<&'a str>,
-    /// The user's groups in the directory.
+    /// The user's groups in the directory, or at the provider of `[tunnel.oidc]`.
     pub directory_groups: &'a [String],
 }
 
@@ -199,18 +200,24 @@ pub(super) fn clients(section: &Section, [network4, network6]: Networks) -> Hash
     out
 }
 
-/// Reads every `[[tunnel.group]]`. `finds_groups`: a directory names the groups of users.
-pub(super) fn read(section: &Section, [network4, network6]: Networks, finds_groups: bool) -> Vec<TunnelGroup> {
+/// Reads every `[[tunnel.group]]`. `finds_groups`: a directory names the groups of users; `names_groups`: a provider does.
+pub(super) fn read(
+    section: &Section,
+    [network4, network6]: Networks,
+    finds_groups: bool,
+    names_groups: bool,
+) -> Vec<TunnelGroup> {
     let sink = section.sink;
     let (mut out, mut names): (Vec<TunnelGroup>, _) = (Vec::new(), HashSet::new());
     let mut has_all = false;
     for section in section.tables(&s::group) {
         let name = section.required(&g::name);
+        let (in_directory, at_provider) = (texts(&section, &g::ldap_groups), texts(&section, &g::oidc_groups));
         let mut group = TunnelGroup {
             common_names: texts(&section, &g::common_names),
             units: texts(&section, &g::organizational_units),
             users: texts(&section, &g::users),
-            directory_groups: texts(&section, &g::ldap_groups),
+            directory_groups: in_directory.or(at_provider),
             filter: filter(&section, (&g::allow, &g::deny)),
             max_clients: section.optional(&g::max_clients).map(|n| n as usize),
             max_sessions: section.optional(&g::max_sessions).map(|n| n as usize),
@@ -219,6 +226,10 @@ pub(super) fn read(section: &Section, [network4, network6]: Networks, finds_grou
         if let Some(span) = section.key_span("ldap_groups").filter(|_| !finds_groups) {
             let message = "no client can be in this group: there is no directory that names groups";
             sink.error(&span, message, Some(HOW_GROUPS.to_owned()));
+        }
+        if let Some(span) = section.key_span("oidc_groups").filter(|_| !names_groups) {
+            let message = "no client can be in this group: there is no provider that names groups";
+            sink.error(&span, message, Some(oidc::HOW_GROUPS.to_owned()));
         }
         if let Some((IpAddr::V4(first), IpAddr::V4(last))) = range(&section, &g::addresses, network4, OF_GROUP) {
             group.addresses4 = Some((first, last));
@@ -235,7 +246,7 @@ pub(super) fn read(section: &Section, [network4, network6]: Networks, finds_grou
         }
         if has_all {
             let help =
-                "put the group without \"common_names\", \"organizational_units\", \"users\" and \"ldap_groups\" last"
+                "put the group without \"common_names\", \"organizational_units\", \"users\", \"ldap_groups\" and \"oidc_groups\" last"
                     .to_owned();
             sink.error(
                 &section.span,

@@ -163,6 +163,11 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
         let help = "build it with `cargo build --features full`, or remove this table".to_owned();
         (&ldap.place, "this program was built without LDAP", help)
     });
+    let oidc = config.tunnel.as_ref().and_then(|tunnel| tunnel.oidc.as_ref()).filter(|_| !directory::HAS_LOGIN_PAGES);
+    let oidc = oidc.map(|oidc| {
+        let help = "build it with `cargo build --features full`, or remove this table".to_owned();
+        (&oidc.place, "this program was built without OpenID Connect", help)
+    });
     let errors: Vec<Diagnostic> = resolver
         .into_iter()
         .chain(services)
@@ -173,6 +178,7 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
         .chain(otlp)
         .chain(compression)
         .chain(ldap)
+        .chain(oidc)
         .map(|(place, message, help)| place.diagnostic(Severity::Error, message.to_owned(), Some(help)))
         .collect();
     if errors.is_empty() { Ok((config, warnings)) } else { Err(Errors { errors, warnings, files: config.files }) }

@@ -155,3 +155,69 @@ fn a_secret_of_tokens_is_long_enough_and_is_not_shown() {
     assert!(report.contains("at least 32 bytes, and this file has 31") && report.contains("openssl rand"), "{report}");
     assert!(!report.contains(&secret[1..]), "{report}");
 }
+
+const OIDC: &str =
+    "[tunnel.oidc]\nclient_id = \"vpn\"\nredirect_uri = \"https://vpn.example/login\"\nsocket = \"login.sock\"\n";
+
+/// Whom a login admits is decided at the provider alone, whose word must come over TLS, and whose browser must find the login page.
+#[test]
+fn single_sign_on_needs_a_provider_and_a_page() {
+    let folder = folder();
+    folder.certificate("a", &["vpn.example"]);
+    folder.write("users", "");
+    let with = |before: &str, lines: &str| format!("{GOOD}{before}\n{OIDC}{lines}\n");
+    let (tokens, issuer) = ("token_lifetime = \"12h\"", "issuer = \"http://127.0.0.1:8080\"");
+    for (before, lines, message, help) in [
+        ("", issuer, "[tunnel.oidc] needs \"token_lifetime\"", "token_lifetime = \"12h\""),
+        (tokens, "", "[tunnel.oidc] has no \"issuer\"", "issuer = "),
+        (tokens, "issuer = \"http://id.example\"", "is asked without TLS", "https://"),
+        (tokens, "issuer = \"id.example\"", "\"issuer\" cannot be used as a URL", "https://"),
+        (
+            tokens,
+            format!("{issuer}\nallowed_groups = [\"a\"]").as_str(),
+            "needs \"groups_claim\"",
+            "groups_claim = \"groups\"",
+        ),
+        (tokens, format!("{issuer}\nallowed_email_domains = [\"@a\"]").as_str(), "cannot be the domain", "example.com"),
+        (tokens, issuer, "no [[host]] has the name \"vpn.example\"", "exact = \"/login\""),
+        (
+            tokens,
+            format!("{issuer}\n[[tunnel.group]]\nname = \"a\"\noidc_groups = [\"a\"]").as_str(),
+            "no provider that names groups",
+            "groups_claim = \"groups\"",
+        ),
+        (
+            format!("{tokens}\nusers = \"users\"").as_str(),
+            issuer,
+            "[tunnel.oidc] and \"users\" exclude each other",
+            "remove [tunnel.oidc]",
+        ),
+    ] {
+        let report = folder.report(&with(before, lines));
+        assert!(report.contains(message) && report.contains(help), "{before} {lines}:\n{report}");
+    }
+    let redirect = with(tokens, issuer).replace("https://vpn.example/login", "http://vpn.example/login");
+    assert!(folder.report(&redirect).contains("\"redirect_uri\" cannot be used"));
+    let site = |to: &str| {
+        let certificates = "certificates = { cert = \"certs/a.pem\", key = \"certs/a.key\" }";
+        let route = format!("[[host.route]]\nexact = \"/login\"\nto = {to}\n");
+        let host = format!("[[host]]\nnames = [\"vpn.example\"]\nrespond = {{ status = 404 }}\n{route}");
+        format!(
+            "{}[[listener]]\naddress = \"127.0.0.1:0\"\n[listener.tls]\n{certificates}\n{host}",
+            with(tokens, issuer)
+        )
+    };
+    let report = folder.report(&site("[\"http://127.0.0.1:3000\"]"));
+    assert!(
+        report.contains("does not forward requests to \"socket\"") && report.contains("exact = \"/login\""),
+        "{report}"
+    );
+    // Without the integration, the table is an error of its own.
+    if !cfg!(feature = "oidc") {
+        return;
+    }
+    let (config, _) = folder.load(&site("[\"unix:login.sock\"]")).unwrap_or_else(|e| panic!("{e}"));
+    let oidc = config.tunnel.and_then(|tunnel| tunnel.oidc).expect("it is there");
+    assert_eq!((oidc.redirect_path.as_str(), oidc.username_claim.as_str()), ("/login", "sub"));
+    assert_eq!(oidc.scopes, ["openid", "profile", "email"]);
+}

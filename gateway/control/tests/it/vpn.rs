@@ -1,11 +1,14 @@
 //! The VPN server's control with a data plane in memory: many clients, lost packets, refusals, no interface needed.
 
+use sealane_control::config::{Oidc, Place, Tunnel};
+use sealane_control::vpn::login::{Begun, Busy, LoginClient, LoginOutcome, LoginRefusal, Report, WebLogin};
 use sealane_control::vpn::profile::Profile;
 use sealane_control::vpn::server::{self, AdminCommand, Inbox, Start};
 use sealane_control::vpn::session::{Event as SessionEvent, Session, Words};
 use sealane_control::vpn::settings::Settings;
 use sealane_control::vpn::status::StatusRegistry;
 use sealane_control::vpn::{SharedPort, auth, pki};
+use sealane_ovpn::challenge::Step;
 use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{KeyPair, PeerId};
 use sealane_ovpn::link::LinkError;
@@ -92,6 +95,9 @@ struct Client {
     keys: Option<KeyPair>,
     /// Packets whose ids it had seen before.
     replayed: usize,
+    /// The page that it is told to open.
+    opens: Option<String>,
+    token: Option<String>,
 }
 
 impl Client {
@@ -101,14 +107,23 @@ impl Client {
     }
 
     fn with(profile: &Profile, address: SocketAddr, username: &str, password: &str) -> Self {
+        Self::made(profile, address, (username, password), "")
+    }
+
+    /// One that can open pages.
+    fn opening(profile: &Profile, number: u16) -> Self {
+        Self::made(profile, ([192, 0, 2, 77], number).into(), ("anybody", "anything"), "IV_SSO=webauth\n")
+    }
+
+    fn made(profile: &Profile, address: SocketAddr, (username, password): (&str, &str), more_info: &str) -> Self {
         let bits = proto::DATA_V2 | proto::REQUEST_PUSH | proto::TLS_KEY_EXPORT | proto::DYN_TLS_CRYPT;
         let (username, password) = (username.to_owned(), password.to_owned());
-        let peer_info = peer_info::ours("test", &profile.ciphers, bits, 1500);
+        let peer_info = peer_info::ours("test", &profile.ciphers, bits, 1500) + more_info;
         let words = Words { peer_info, username, password, ..Words::default() };
         let v2 = profile.wrap_v2.as_ref();
         let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as u32;
         let session = Session::client(profile.endpoint.clone(), words, &profile.wrap, v2, true, unix).unwrap();
-        Self { session, address, pushed: None, refused: None, keys: None, replayed: 0 }
+        Self { session, address, pushed: None, refused: None, keys: None, replayed: 0, opens: None, token: None }
     }
 
     /// Takes what came, and sends what there is; every `lose`th packet of either direction is lost.
@@ -122,11 +137,14 @@ impl Client {
             match event {
                 SessionEvent::Command(Said::PushReply(options)) => {
                     let options: Vec<String> = options.split(',').map(str::to_owned).collect();
+                    let token = options.iter().find_map(|option| option.strip_prefix("auth-token ")).map(str::to_owned);
+                    self.token = token.or(self.token.take());
                     let pushed = Pushed::parse(&options);
                     self.keys = self.session.keys(0, pushed.flags.tls_ekm).ok();
                     self.pushed = Some(pushed);
                 }
                 SessionEvent::Command(Said::AuthFailed(why)) => self.refused = Some(why),
+                SessionEvent::Command(Said::Meanwhile(Ok(Step::Open(url)))) => self.opens = Some(url),
                 SessionEvent::Failed(_, e) => self.refused = Some(format!("{e:#}")),
                 _ => {}
             }
@@ -160,6 +178,10 @@ impl World {
     }
 
     fn made(more: &str, keep: impl Fn(&str) -> bool) -> Self {
+        Self::serving(more, keep, |tunnel| Settings::new(tunnel, None))
+    }
+
+    fn serving(more: &str, keep: impl Fn(&str) -> bool, settings: impl FnOnce(Tunnel) -> Settings) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let made = folder.path().join("vpn");
         let what = pki::Init { endpoint: "192.0.2.1:1194", network: "10.0.0.0/16", ..pki::Init::default() };
@@ -183,8 +205,7 @@ impl World {
             Arc::new(Memory { inbox, out: Mutex::default(), keys: Mutex::default(), full: AtomicUsize::default() });
         let (commands, command_receiver) = mpsc::unbounded_channel();
         let registry = StatusRegistry::default();
-        let (theirs, settings, posted) =
-            (plane.clone(), Settings::new(*config.tunnel.unwrap(), None), registry.clone());
+        let (theirs, settings, posted) = (plane.clone(), settings(*config.tunnel.unwrap()), registry.clone());
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let start = Start {
@@ -195,6 +216,7 @@ impl World {
                 registry: posted,
                 inherited: None,
                 management: None,
+                login: None,
             };
             let mut commands = command_receiver;
             runtime.block_on(server::serve(start, &mut commands, &mut SharedPort::default().arrivals())).unwrap();
@@ -539,4 +561,122 @@ fn a_full_queue_delays_and_loses_nothing() {
     assert!(clients[0].pushed.is_some(), "{:?}", clients[0].refused);
     assert_eq!(clients[0].replayed, 0);
     assert_eq!(world.plane.full.load(Ordering::Relaxed), 0);
+}
+
+/// Login pages whose outcomes the test says.
+#[derive(Default)]
+struct Pages(Mutex<Vec<Option<Report>>>);
+
+impl std::fmt::Debug for Pages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pages")
+    }
+}
+
+impl WebLogin for Pages {
+    fn begin(&self, client: LoginClient, _: Duration, report: Report) -> Result<Begun, Busy> {
+        assert_eq!(client.certificate.as_deref(), Some("alice"));
+        let mut all = self.0.lock().unwrap();
+        // The fourth finds no room.
+        if all.len() == 3 {
+            return Err(Busy);
+        }
+        all.push(Some(report));
+        Ok(Begun { id: all.len() as u64 - 1, url: format!("https://vpn.example/login?login={}", all.len()) })
+    }
+
+    fn end(&self, id: u64) {
+        self.0.lock().unwrap()[id as usize] = None;
+    }
+
+    fn refused_requests(&self) -> u64 {
+        7
+    }
+
+    fn serve(self: Arc<Self>, _: tokio::net::UnixListener) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+fn provider() -> Oidc {
+    Oidc {
+        issuer: "https://id.example".to_owned(),
+        roots: Vec::new(),
+        client_id: "vpn".to_owned(),
+        client_secret: None,
+        redirect_uri: "https://vpn.example/login".to_owned(),
+        redirect_path: "/login".to_owned(),
+        socket: "/nonexistent/login.sock".into(),
+        owner: None,
+        scopes: Vec::new(),
+        username_claim: "sub".to_owned(),
+        groups_claim: None,
+        allowed_groups: Vec::new(),
+        allowed_email_domains: Vec::new(),
+        timeout: Duration::from_secs(120),
+        place: Place::default(),
+    }
+}
+
+/// A client waits for its user, who logs in with a browser. Later, a token stands for the login, and nothing else does.
+#[test]
+fn a_login_in_the_browser_is_waited_for() {
+    let pages = Arc::new(Pages::default());
+    let logins: Arc<dyn WebLogin> = pages.clone();
+    let world = World::serving(
+        "token_lifetime = \"1h\"\nduplicate_names = true\n",
+        |line| !line.is_empty(),
+        |mut tunnel| {
+            tunnel.oidc = Some(provider());
+            Settings::new(tunnel, None).with_logins(Some(logins))
+        },
+    );
+    let profile = world.profile("alice");
+    let mut old = [Client::new(&profile, 1)];
+    world.run(&mut old, 0);
+    assert!(old[0].refused.as_ref().is_some_and(|why| why.contains("login in the browser")), "{:?}", old[0].refused);
+    let waits = |number| {
+        let mut client = Client::opening(&profile, number);
+        wait(
+            || {
+                client.turn(&world, 0);
+                client.opens.is_some() || client.refused.is_some()
+            },
+            "a page to open",
+        );
+        client
+    };
+    let report = |number: usize, outcome| {
+        let report = pages.0.lock().unwrap()[number].take().expect("it is under way");
+        report(outcome);
+    };
+    let first = waits(2);
+    assert_eq!(first.opens.as_deref(), Some("https://vpn.example/login?login=1"));
+    assert!(first.pushed.is_none() && world.plane.keys.lock().unwrap().is_empty(), "nobody is let in before");
+    report(0, LoginOutcome::Granted { user: "al".to_owned(), groups: Vec::new() });
+    let mut clients = [first];
+    world.run(&mut clients, 0);
+    assert!(clients[0].pushed.is_some(), "{:?}", clients[0].refused);
+    let token = clients[0].token.clone().expect("a token");
+    let mut denied = [waits(3)];
+    report(1, LoginOutcome::Refused(LoginRefusal::Denied));
+    world.run(&mut denied, 0);
+    assert_eq!(denied[0].refused.as_deref(), Some("the login was refused"));
+    // One login more waits for ever, and the next finds no room.
+    let waiting = waits(4);
+    assert_eq!((waits(5).refused.as_deref(), waiting.refused), (Some("too many users are logging in just now"), None));
+    // The token is its user's alone.
+    let with_token = |number: u16, user: &str| Client::with(&profile, ([192, 0, 2, 78], number).into(), user, &token);
+    let mut later = [with_token(1, "al"), with_token(2, "bo")];
+    world.run(&mut later, 0);
+    assert!(later[0].pushed.is_some(), "{:?}", later[0].refused);
+    assert_eq!(later[1].refused.as_deref(), Some("SESSION: token expired"));
+    assert_eq!(pages.0.lock().unwrap().len(), 3, "no page for a token");
+    wait(|| counts(&world)["login_requests_refused"] == 7, "the pages' own counter");
+    let counts = counts(&world);
+    for (name, wanted) in
+        [("logins", 3), ("login_granted", 1), ("login_denied", 1), ("login_busy", 1), ("login_unsupported", 1)]
+    {
+        assert_eq!(counts[name], wanted, "{name}");
+    }
 }

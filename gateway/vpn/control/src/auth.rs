@@ -20,7 +20,7 @@ const BUSY: &str = "too many clients are being checked just now";
 /// What a client is told when nobody can say whether its password is right.
 pub(super) const NOT_NOW: &str = "authentication is not possible at the moment";
 /// What a client is told whose token is of no use.
-const NO_TOKEN: &str = "SESSION: token expired";
+pub(super) const NO_TOKEN: &str = "SESSION: token expired";
 /// What a client is told whose password is right, but who is in none of the groups that may connect.
 const NOT_ALLOWED: &str = "this user may not connect";
 /// What a token begins with, so that a password is never taken for one.

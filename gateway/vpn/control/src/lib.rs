@@ -7,6 +7,7 @@ pub mod client;
 pub mod handover;
 mod hooks;
 mod log;
+pub mod login;
 mod management;
 pub mod nat;
 mod peer;

@@ -6,6 +6,7 @@
 //! ```
 
 use super::auth::Claim;
+use super::login::Login;
 use super::pool::Addresses;
 use super::session::{SavedSession, Session, Words};
 use super::settings::Settings;
@@ -178,6 +179,8 @@ pub(super) struct Peer {
     pub check: Option<Check>,
     /// Somebody was asked about it.
     pub pending: Option<Pending>,
+    /// Its user is to log in with a browser.
+    pub login: Option<Login>,
     /// How many times somebody was asked.
     pub asked: u32,
     /// Programs on the management socket know it.
@@ -237,6 +240,7 @@ impl Peer {
             filter: None,
             check: None,
             pending: None,
+            login: None,
             asked: 0,
             announced: false,
             more_push: Vec::new(),

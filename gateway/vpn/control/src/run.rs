@@ -84,6 +84,7 @@ impl Vpn {
             of
         };
         let management = settings.management.as_ref().map(|m| Socket::open(m, false)).transpose()?;
+        let login = settings.oidc.as_ref().map(|oidc| Socket::open_login(oidc, false)).transpose()?;
         let sockets = Sockets::open(&of(Transport::Udp), &of(Transport::Tcp), settings.lanes)
             .context("cannot open the tunnel's sockets")?;
         let udp = sockets.udp_addresses().into_iter().map(|a| (Transport::Udp, a));
@@ -104,6 +105,7 @@ impl Vpn {
             registry: StatusRegistry::default(),
             inherited: None,
             management,
+            login,
         };
         let mut vpn = Self::run(begin, addresses, port.arrivals())?;
         // The plane has begun with these.
@@ -257,7 +259,12 @@ impl Prepared {
             log::warn!("tunnel: {e:#}");
             None
         });
-        let vpn = Vpn::run(self.begin(StatusRegistry::default(), management)?, addresses, port.arrivals())?;
+        let login = self.settings.oidc.as_ref().map(|oidc| Socket::open_login(oidc, true)).transpose();
+        let login = login.unwrap_or_else(|e| {
+            log::warn!("tunnel: no user can log in: {e:#}");
+            None
+        });
+        let vpn = Vpn::run(self.begin(StatusRegistry::default(), management, login)?, addresses, port.arrivals())?;
         // Those that are there already are replaced.
         vpn.route(networks);
         // The predecessor's are mostly in force, and this process may have no right to change them.
@@ -267,7 +274,7 @@ impl Prepared {
         Ok(vpn)
     }
 
-    fn begin(self, registry: StatusRegistry, management: Option<Socket>) -> Result<Start> {
+    fn begin(self, registry: StatusRegistry, management: Option<Socket>, login: Option<Socket>) -> Result<Start> {
         let (sink, outlet) = server::inbox();
         let plane = self.plane.start(&config(&self.settings), sink).context("the tunnel's lanes cannot start")?;
         let notes = self.saved.notes.clone();
@@ -279,6 +286,7 @@ impl Prepared {
             registry,
             inherited: Some(self.saved),
             management,
+            login,
         })
     }
 }
@@ -291,7 +299,8 @@ async fn serve_until_stopped(
 ) -> Result<()> {
     loop {
         let registry = begin.registry.clone();
-        let socket = begin.management.as_ref().and_then(|socket| socket.try_clone().ok());
+        let clone = |socket: &Option<Socket>| socket.as_ref().and_then(|socket| socket.try_clone().ok());
+        let (socket, login) = (clone(&begin.management), clone(&begin.login));
         let (state, settings, asker) = match server::serve(begin, &mut commands, &mut arrivals).await? {
             Ended::Stopped => return Ok(()),
             Ended::Left(state, settings, asker) => (state, settings, asker),
@@ -307,7 +316,7 @@ async fn serve_until_stopped(
             }
         }
         log::warn!("tunnel: no process has taken over; this process continues");
-        begin = Vpn::prepare(*settings, own?)?.begin(registry, socket)?;
+        begin = Vpn::prepare(*settings, own?)?.begin(registry, socket, login)?;
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::auth::{Authenticator, Source, TokenSecret};
 use super::hooks::Targets;
+use super::login::WebLogin;
 use super::tls::Endpoint;
 use super::verify::{Demands, Verifier};
 use sealane_config::{ClientCertificates, Tunnel, TunnelGroup, TunnelParts};
@@ -25,13 +26,15 @@ pub struct Settings {
     pub auth: Arc<Authenticator>,
     /// What `[tunnel.ldap]` names.
     directory: Option<Arc<dyn Directory>>,
+    /// Where users log in with a browser, with `[tunnel.oidc]`.
+    pub logins: Option<Arc<dyn WebLogin>>,
 }
 
 fn authenticator(tunnel: &Tunnel, directory: Option<Arc<dyn Directory>>) -> Arc<Authenticator> {
     let users = tunnel.users.clone().map(Source::Users);
     let program = tunnel.auth_command.clone().map(Source::Program);
     let sources = users.into_iter().chain(directory.map(Source::Directory)).chain(program).collect();
-    let asks = tunnel.management.as_ref().is_some_and(|m| m.client_auth);
+    let asks = tunnel.oidc.is_some() || tunnel.management.as_ref().is_some_and(|m| m.client_auth);
     let shared = tunnel.token_secret.as_ref();
     let secret = shared.map_or(TokenSecret::Process, |secret| TokenSecret::Fixed(*secret.bytes()));
     Arc::new(Authenticator::new(sources, tunnel.token_lifetime, secret).that_asks(asks))
@@ -42,12 +45,17 @@ impl Settings {
     pub fn new(tunnel: Tunnel, directory: Option<Arc<dyn Directory>>) -> Self {
         let directory = directory.or_else(|| tunnel.ldap.is_some().then(|| Arc::new(Nowhere) as Arc<dyn Directory>));
         let auth = authenticator(&tunnel, directory.clone());
-        Self { tls: Endpoint::Server(tunnel.server.clone()), auth, directory, tunnel }
+        Self { tls: Endpoint::Server(tunnel.server.clone()), auth, directory, logins: None, tunnel }
+    }
+
+    /// `logins`: the login pages of `[tunnel.oidc]`. A tunnel with this table and without pages lets nobody in.
+    pub fn with_logins(self, logins: Option<Arc<dyn WebLogin>>) -> Self {
+        Self { logins, ..self }
     }
 
     /// The same with another `[tunnel]`.
     pub(super) fn with_tunnel(&self, tunnel: Tunnel) -> Self {
-        Self::new(tunnel, self.directory.clone())
+        Self::new(tunnel, self.directory.clone()).with_logins(self.logins.clone())
     }
 
     /// Where events are delivered.

@@ -155,6 +155,26 @@ pub struct Counts {
     pub shared_port: u64,
     /// The same that the data plane did not take: it has no room, or supports only UDP.
     pub shared_port_refused: u64,
+    /// Logins in the browser that have begun.
+    pub logins: u64,
+    /// Of these, those that have let a client in, as far as the provider is concerned.
+    pub login_granted: u64,
+    /// Those that the provider or the user has refused.
+    pub login_denied: u64,
+    /// Those whose token was not valid.
+    pub login_invalid: u64,
+    /// Those of users in none of the groups or domains that may connect.
+    pub login_not_allowed: u64,
+    /// Those that failed since the provider did not answer.
+    pub login_unavailable: u64,
+    /// Those that took too long.
+    pub login_expired: u64,
+    /// Clients that were refused since too many others were logging in.
+    pub login_busy: u64,
+    /// Clients that cannot open a page.
+    pub login_unsupported: u64,
+    /// Requests for login pages that were refused.
+    pub login_requests_refused: u64,
 }
 
 impl Counts {
@@ -188,6 +208,16 @@ impl Counts {
             ("programs_dropped", self.programs_dropped),
             ("shared_port", self.shared_port),
             ("shared_port_refused", self.shared_port_refused),
+            ("logins", self.logins),
+            ("login_granted", self.login_granted),
+            ("login_denied", self.login_denied),
+            ("login_invalid", self.login_invalid),
+            ("login_not_allowed", self.login_not_allowed),
+            ("login_unavailable", self.login_unavailable),
+            ("login_expired", self.login_expired),
+            ("login_busy", self.login_busy),
+            ("login_unsupported", self.login_unsupported),
+            ("login_requests_refused", self.login_requests_refused),
         ];
         counts.map(|(name, n)| (Cow::Borrowed(name), n)).to_vec()
     }

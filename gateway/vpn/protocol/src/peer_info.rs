@@ -45,6 +45,37 @@ pub struct PeerInfo {
     pub mtu: Option<u16>,
     /// `IV_COMP_STUBv2`: it supports `compress stub-v2`, which adds no framing to IP packets.
     pub stub_v2: bool,
+    /// `IV_SSO`: how it opens pages where its user logs in.
+    pub opens_pages: Option<OpensPages>,
+}
+
+/// How a client is told to open a page where its user logs in, while the server waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpensPages {
+    /// `WEB_AUTH`.
+    WebAuth,
+    /// `OPEN_URL`, which is older.
+    OpenUrl,
+}
+
+impl OpensPages {
+    /// The best of the methods that `IV_SSO` lists.
+    fn best(methods: &str) -> Option<Self> {
+        let has = |wanted: &str| methods.split(',').any(|method| method.trim() == wanted);
+        match (has("webauth"), has("openurl")) {
+            (true, _) => Some(Self::WebAuth),
+            (false, true) => Some(Self::OpenUrl),
+            (false, false) => None,
+        }
+    }
+
+    /// The text of `INFO_PRE` for a page.
+    pub fn step(self, url: &str) -> String {
+        match self {
+            Self::WebAuth => format!("WEB_AUTH::{url}"),
+            Self::OpenUrl => format!("OPEN_URL:{url}"),
+        }
+    }
 }
 
 impl PeerInfo {
@@ -70,6 +101,7 @@ impl PeerInfo {
                 "IV_PLAT" => info.platform = shown(value),
                 "IV_MTU" => info.mtu = value.parse().ok(),
                 "IV_COMP_STUBv2" => info.stub_v2 = value == "1",
+                "IV_SSO" => info.opens_pages = OpensPages::best(value),
                 _ => {}
             }
         }
@@ -170,6 +202,21 @@ mod tests {
         assert!(!old.takes_stub(&string(",comp-lzo")) && new.takes_stub(&string(",comp-lzo")));
         assert!(!new.takes_stub(&string("")), "nothing has to be left out");
         assert_eq!(impossible(&string(",comp-lzo"), true), None);
+    }
+
+    #[test]
+    fn clients_say_how_they_open_pages() {
+        let read = |text: &str| PeerInfo::parse(text).opens_pages;
+        assert_eq!(read("IV_SSO=webauth,openurl,crtext\n"), Some(OpensPages::WebAuth));
+        assert_eq!(read("IV_SSO=openurl\n"), Some(OpensPages::OpenUrl));
+        assert_eq!((read("IV_SSO=crtext\n"), read("IV_SSO=webauthn\n"), read("IV_VER=2.6\n")), (None, None, None));
+        let url = "https://vpn.example.com/login?login=a";
+        for way in [OpensPages::WebAuth, OpensPages::OpenUrl] {
+            assert_eq!(
+                crate::challenge::Step::parse(&way.step(url)),
+                Some(crate::challenge::Step::Open(url.to_owned()))
+            );
+        }
     }
 
     #[test]

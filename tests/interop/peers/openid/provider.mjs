@@ -11,10 +11,13 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
     grant_types: ['authorization_code'],
     response_types: ['code'],
   }],
-  claims: { openid: ['sub'], email: ['email'] },
+  claims: { openid: ['sub'], email: ['email', 'email_verified'], groups: ['groups'] },
   conformIdTokenClaims: false,
   cookies: { keys: ['a key for tests'] },
-  findAccount: (_, id) => ({ accountId: id, claims: () => ({ sub: id, email: `${id}@example.test` }) }),
+  findAccount: (_, id) => ({
+    accountId: id,
+    claims: () => ({ sub: id, email: `${id}@example.test`, email_verified: true, groups: id === 'alice' ? ['vpn'] : [] }),
+  }),
 });
 provider.on('server_error', (_, error) => console.error(error));
 provider.listen(Number(port), '127.0.0.1');

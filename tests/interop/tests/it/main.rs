@@ -152,6 +152,7 @@ mod tunnel_profiles;
 mod tunnel_proxies;
 mod tunnel_redirect;
 mod tunnel_restart;
+mod tunnel_single_sign_on;
 mod tunnel_steer;
 mod tunnel_unit;
 mod tunnel_upgrade;

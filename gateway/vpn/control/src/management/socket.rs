@@ -1,13 +1,17 @@
-//! The management socket's file.
+//! The files of the management socket and of the socket of the login pages.
 
 use anyhow::{Context as _, Result, bail};
-use sealane_config::Management;
+use sealane_config::{Management, Oidc};
+use sealane_sys::privileges::is_root;
 use sealane_sys::unix_socket::{self, Occupied, Rights, SocketFile};
 use std::io;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 /// Programs that wait to be accepted.
 const BACKLOG: i32 = 16;
+/// Requests for login pages that wait to be accepted.
+const LOGIN_BACKLOG: i32 = 128;
 
 /// A socket that listens at its path.
 #[derive(Debug)]
@@ -21,20 +25,38 @@ impl Socket {
     ///
     /// Errors: another program listens there, or there is a file that is no socket, or the folder cannot be written.
     pub(crate) fn open(settings: &Management, successor: bool) -> Result<Self> {
-        let path = &settings.path;
+        let rights = Rights { mode: settings.mode, owner: None, group: settings.group };
+        Self::open_at(&settings.path, rights, ("the management socket", "\"management\""), BACKLOG, successor)
+    }
+
+    /// The same for the socket of the login pages, to which only the user of this process may connect: its lanes do.
+    pub(crate) fn open_login(oidc: &Oidc, successor: bool) -> Result<Self> {
+        let (owner, group) = oidc.owner.filter(|_| is_root()).unzip();
+        let rights = Rights { mode: 0o600, owner, group };
+        let names = ("the socket of the login pages", "\"socket\" in [tunnel.oidc]");
+        Self::open_at(&oidc.socket, rights, names, LOGIN_BACKLOG, successor)
+    }
+
+    /// `names`: what the socket is, and its setting.
+    fn open_at(
+        path: &Path,
+        rights: Rights,
+        (what, setting): (&str, &str),
+        backlog: i32,
+        successor: bool,
+    ) -> Result<Self> {
         let shown = path.display();
         match unix_socket::occupied(path) {
             Some(Occupied::ByFile) => {
-                bail!("{shown} exists, but is not a socket: remove it, or choose another path for \"management\"")
+                bail!("{shown} exists, but is not a socket: remove it, or choose another path for {setting}")
             }
             Some(Occupied::ByProgram) if !successor => {
-                bail!("another program listens on {shown}: stop it, or choose another path for \"management\"")
+                bail!("another program listens on {shown}: stop it, or choose another path for {setting}")
             }
             Some(Occupied::ByProgram) | None => {}
         }
-        let rights = Rights { mode: settings.mode, owner: None, group: settings.group };
-        let (listener, file) = unix_socket::replace(path, rights, BACKLOG)
-            .with_context(|| format!("cannot create the management socket {shown}"))?;
+        let (listener, file) =
+            unix_socket::replace(path, rights, backlog).with_context(|| format!("cannot create {what} {shown}"))?;
         Ok(Self { listener: listener.into(), file })
     }
 

@@ -67,11 +67,13 @@ impl Server {
                 if let (Some(_), Some((name, network))) = (&user, guess) {
                     self.guesses.right(&name, network, now);
                 }
-                match self.settings.asks() {
-                    true => self.ask(key, key_id, user, now),
-                    false => self.conclude(key, key_id, user, now),
+                match (self.settings.oidc.is_some(), self.settings.asks()) {
+                    (true, _) => self.log_in(key, key_id, now),
+                    (false, true) => self.ask(key, key_id, user, now),
+                    (false, false) => self.conclude(key, key_id, user, now),
                 }
             }
+            AuthVerdict::Token { user, .. } if self.settings.oidc.is_some() => self.with_login(key, key_id, user, now),
             AuthVerdict::Token { user, groups: Some(groups) } => {
                 self.joins(key, groups);
                 self.conclude(key, key_id, Some(user), now);
@@ -93,8 +95,8 @@ impl Server {
         }
     }
 
-    /// The directory has said in which groups a client's user is.
-    fn joins(&mut self, key: Key, groups: Vec<String>) {
+    /// The directory, or the provider, has said in which groups a client's user is.
+    pub(super) fn joins(&mut self, key: Key, groups: Vec<String>) {
         if let Some(peer) = self.peers.get_mut(&key) {
             peer.directory_groups = groups;
         }
@@ -185,6 +187,7 @@ impl Server {
         self.tell_gone(key);
         let Some(peer) = self.peers.get_mut(&key) else { return };
         peer.stage = Stage::Leaving(at);
+        peer.login = None;
         if let Some(id) = peer.id.take() {
             let addresses = std::mem::take(&mut peer.addresses);
             self.by_id.remove(&id);
@@ -345,6 +348,7 @@ impl Server {
             log::warn!("tunnel: a change of the management socket takes effect at the next start or upgrade");
         }
         let before = std::mem::replace(&mut self.settings, settings);
+        self.follow_logins(&before);
         self.renew_pool(&before);
         self.follow_settings();
         self.update_options(&before);

@@ -17,6 +17,7 @@ use super::admit::CONTROL_CHARACTER;
 use super::manage::canonical;
 use super::steer::MAX_TEXT;
 use super::{Key, Server, unix};
+use anyhow::{Context as _, Result};
 use sealane_config::CertificateId;
 use sealane_ovpn::peer_info::{PeerInfo, proto};
 use std::fmt::Write as _;
@@ -130,16 +131,32 @@ impl Server {
         answered(command, true)
     }
 
-    /// The decision takes longer; the client is told what to do meanwhile.
+    /// The program needs more time; the client is told what to do meanwhile.
     pub(super) fn defer(&mut self, cid: Key, kid: u32, extra: &str, timeout: Duration, now: Instant) -> String {
         let command = "client-pending-auth";
         if extra.len() > MAX_EXTRA {
             return format!("ERROR: the text is longer than {MAX_EXTRA} bytes");
         }
         let Some(Pending { key_id, since, .. }) = self.pending(cid, kid) else { return answered(command, false) };
+        match self.hold(cid, key_id, extra, since, timeout, now) {
+            Ok(()) => answered(command, true),
+            Err(e) => format!("ERROR: {command} command failed: {e:#}"),
+        }
+    }
+
+    /// The decision about a client takes longer; the client is told what to do meanwhile (`extra`). `since`: when somebody was asked.
+    pub(super) fn hold(
+        &mut self,
+        key: Key,
+        key_id: u8,
+        extra: &str,
+        since: Instant,
+        timeout: Duration,
+        now: Instant,
+    ) -> Result<()> {
         let latest = since + longest(&self.settings);
         let deadline = now.checked_add(timeout).map_or(latest, |at| at.min(latest));
-        let Some(peer) = self.peers.get_mut(&cid) else { return answered(command, false) };
+        let peer = self.peers.get_mut(&key).context("the client has gone")?;
         let info = peer.session.message(key_id).map(|message| PeerInfo::parse(&message.peer_info));
         let seconds = deadline.saturating_duration_since(now).as_secs();
         let wait = match info.is_some_and(|info| info.has(proto::AUTH_PENDING_KW)) {
@@ -156,11 +173,8 @@ impl Server {
             Some(renewal) if renewal.key_id == key_id => renewal.deadline = deadline,
             _ => peer.deadline = deadline,
         }
-        self.restless.insert(cid);
-        match said {
-            Ok(()) => answered(command, true),
-            Err(e) => format!("ERROR: {command} command failed: {e:#}"),
-        }
+        self.restless.insert(key);
+        said
     }
 
     /// Tells programs what a client answers to the question of a `client-pending-auth` (`CR_TEXT`).

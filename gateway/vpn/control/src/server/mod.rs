@@ -17,6 +17,7 @@ mod manage;
 mod moved;
 mod post;
 mod steer;
+mod web;
 
 pub(super) use inbox::Word;
 pub use inbox::{Inbox, Outlet, inbox};
@@ -26,6 +27,7 @@ use super::addresses_file::AddressesFile;
 use super::auth::{self, Authenticator, Checks, Verdict as AuthVerdict};
 use super::handover::{Handed, HandoverState, SavedServer};
 use super::log::EventLog;
+use super::login::{LoginOutcome, Remembered};
 use super::management::{self, Hub};
 use super::peer::{Check, Peer, Renewal, Stage, server_words};
 use super::pool::{Addresses, Pool};
@@ -103,6 +105,8 @@ pub struct Start {
     pub inherited: Option<SavedServer>,
     /// Where programs speak OpenVPN's management protocol.
     pub management: Option<management::Socket>,
+    /// Where the gateway asks for login pages.
+    pub login: Option<management::Socket>,
 }
 
 /// How a server has ended.
@@ -173,6 +177,12 @@ pub struct Server {
     /// What bounds new sessions.
     connects: Rate,
     addresses_file: AddressesFile,
+    /// How logins in the browser have ended.
+    outcomes: mpsc::UnboundedSender<(Key, u32, LoginOutcome)>,
+    /// Users who have logged in.
+    remembered: Remembered,
+    login_socket: Option<management::Socket>,
+    _pages: Option<web::Pages>,
 }
 
 fn unix() -> u64 {
@@ -185,10 +195,12 @@ pub async fn serve(
     commands: &mut mpsc::UnboundedReceiver<AdminCommand>,
     arrivals: &mut Arrivals,
 ) -> Result<Ended> {
-    let Start { plane, notes, mut settings, mut outlet, registry, inherited, management } = start;
+    let Start { plane, notes, mut settings, mut outlet, registry, inherited, management, login } = start;
     let socket_file = management.as_ref().map(management::Socket::file);
     let (hub, mut managed) = management::start(management);
     let (decisions, mut decided) = mpsc::unbounded_channel();
+    let (outcomes, mut logged_in) = mpsc::unbounded_channel();
+    let pages = web::serve(&settings, login.as_ref());
     let cookie = inherited.as_ref().map_or_else(session::random, |l| Ok(l.cookie))?;
     let gate = Gate::new(settings.wrap.clone(), settings.wrap_v2.clone(), &cookie);
     settings.tunnel.epoch &= plane.supports(Feature::Epoch);
@@ -220,6 +232,10 @@ pub async fn serve(
         past_bytes: Cell::default(),
         connects: Rate::default(),
         addresses_file: AddressesFile::default(),
+        outcomes,
+        remembered: Remembered::default(),
+        login_socket: login,
+        _pages: pages,
     };
     if server.hub.is_open() {
         server.log.tell(server.hub.clone());
@@ -249,6 +265,9 @@ pub async fn serve(
                 server.counts.unchecked += u64::from(matches!(verdict, AuthVerdict::Later(_)));
                 server.decided(key, key_id, verdict, Instant::now());
             }
+            Some((key, question, outcome)) = logged_in.recv() => {
+                server.logged_in(key, question, outcome, Instant::now());
+            }
             command = commands.recv() => match command {
                 Some(AdminCommand::Reload(settings)) => server.reload(*settings),
                 Some(AdminCommand::Lists(lists)) => server.take_lists(&lists),
@@ -270,6 +289,7 @@ pub async fn serve(
                     server.stop();
                     server.write_addresses(Instant::now(), true);
                     socket_file.iter().for_each(management::SocketFile::remove);
+                    server.login_socket.iter().for_each(|socket| socket.file().remove());
                     server.finish_events().await;
                     return Ok(Ended::Stopped);
                 }
@@ -282,6 +302,8 @@ pub async fn serve(
                     server.counts.replaced = outlet.replaced();
                     server.counts.events_lost = server.log.lost();
                     server.counts.programs_dropped = server.hub.dropped();
+                    server.counts.login_requests_refused =
+                        server.settings.logins.as_ref().map_or(0, |logins| logins.refused_requests());
                     server.drop_inactive(now);
                     server.end_long_sessions(now);
                     server.write_addresses(now, false);
@@ -525,6 +547,7 @@ impl Server {
             match peer.stage {
                 Stage::Leaving(at) if at <= now => self.forget(key, ""),
                 Stage::Deciding if peer.deadline <= now && peer.pending.is_some() => self.unanswered(key, now),
+                Stage::Deciding if peer.deadline <= now && peer.login.is_some() => self.not_logged_in(key, now),
                 Stage::Handshake | Stage::Deciding | Stage::Installing if peer.deadline <= now => {
                     self.counts.failed += 1;
                     self.forget(key, "the key exchange has taken too long");

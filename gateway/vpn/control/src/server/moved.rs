@@ -75,6 +75,9 @@ impl Server {
             let key = self.next_key;
             self.next_key += 1;
             self.pool.hold(&peer.name, peer.addresses);
+            if let Some(user) = peer.user.as_ref().filter(|_| self.settings.oidc.is_some()) {
+                self.remembered.remember(user, peer.directory_groups.clone());
+            }
             self.by_session.insert((peer.remote, session), key);
             self.by_id.insert(id, key);
             if peer.transport == Transport::Tcp {
