@@ -298,7 +298,7 @@ impl Running {
         let watched = config.reload_on_change.then(|| Watched::new(config.files.clone(), &read, &look));
         let files = FileWatch::start(sets, &read, &look);
         let mut automatic = Automatic::default();
-        automatic.configure(&config);
+        automatic.configure(&config, &fleet);
         status.automatic(automatic.reporter());
         let mut stapling = Stapling::default();
         stapling.reconfigure(&config);

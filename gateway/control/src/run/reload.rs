@@ -759,7 +759,7 @@ impl Running {
         (self.config, self.sent) = (config, sent);
         self.status.configured(&self.config, &self.listeners, generation);
         self.on_demand.follow(&self.config);
-        if self.automatic.configure(&self.config) {
+        if self.automatic.configure(&self.config, &self.fleet) {
             self.report_demands();
         }
         self.status.automatic(self.automatic.reporter());
