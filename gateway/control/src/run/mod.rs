@@ -33,7 +33,7 @@ use crate::certificates::stapling::{self, Stapling};
 use crate::certificates::ticket_keys::TicketRing;
 use crate::certificates::validity::InvalidCertificates;
 use crate::certificates::watch::{FileSet, FileWatch};
-use crate::config::{AccessLogTarget, Config, Mode, Print, TicketKeySource};
+use crate::config::{AccessLogTarget, AdminTls, AdminTlsFiles, Config, Mode, Print, TicketKeySource};
 use crate::directory;
 use crate::dns;
 use crate::fleet::Fleet;
@@ -167,6 +167,7 @@ struct Running {
     stapling: Stapling,
     /// Certificates of changed files that are not valid now.
     invalid: InvalidCertificates,
+    invalid_admin: InvalidCertificates<AdminTlsFiles, AdminTls>,
     /// Certificates that operators have sent, by name.
     sent: BTreeMap<String, SentCertificate>,
     /// What is shared with other gateways.
@@ -351,6 +352,7 @@ impl Running {
             on_demand,
             stapling,
             invalid: InvalidCertificates::default(),
+            invalid_admin: InvalidCertificates::default(),
             sent,
             fleet,
             traces,
@@ -479,7 +481,7 @@ impl Running {
                     if self.watched.as_mut().is_some_and(|watched| watched.changed(&look)) && !self.draining {
                         // A command like any other, so that what becomes of it is said.
                         let commands = self.commands.clone();
-                        tokio::spawn(async move { commands.tell(Command::Reload).await });
+                        tokio::spawn(async move { commands.tell(Command::ReloadChanged).await });
                     }
                 }
                 read = self.files.next() => self.take_files(read)?,
