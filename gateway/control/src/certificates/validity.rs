@@ -47,13 +47,7 @@ impl<F, C> Default for InvalidCertificates<F, C> {
 
 impl<F: Clone + Eq + Hash, C: WithCertificate> InvalidCertificates<F, C> {
     /// Decides whether a certificate that was read again may be used. The error says why the one `in_use` stays.
-    pub fn admit(
-        &mut self,
-        files: &F,
-        new: &C,
-        now: i64,
-        in_use: impl FnOnce() -> Option<C>,
-    ) -> Result<(), NotValid> {
+    pub fn admit(&mut self, files: &F, new: &C, now: i64, in_use: impl FnOnce() -> Option<C>) -> Result<(), NotValid> {
         self.forget(files);
         let Some(why) = new.certificate().not_valid(now) else { return Ok(()) };
         let is_as_bad = |in_use: &Loaded| in_use.self_signed || in_use.not_valid(now).is_some();

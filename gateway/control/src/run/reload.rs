@@ -11,7 +11,8 @@ use crate::admin::api::problem::{Mistake, Problem};
 use crate::certificates::validity::{self, InvalidCertificates};
 use crate::certificates::watch::{FileSet, FileWatch};
 use crate::config::{
-    AdminTls, AdminTlsFiles, CertificateFiles, Config, Errors, Loaded as Certificate, Origin, Print, ServerPlan, Warning, edit_servers,
+    AdminTls, AdminTlsFiles, CertificateFiles, Config, Errors, Loaded as Certificate, Origin, Print, ServerPlan,
+    Warning, edit_servers,
 };
 use crate::directory;
 use crate::dns;
@@ -478,14 +479,12 @@ impl Running {
         self.wanted = wanted;
         let print = print_of_file(&self.config.origin, &before);
         let mut refused = Refused::default();
-        let result = config
-            .map_err(|e| anyhow::Error::msg(e.to_string()))
-            .and_then(|(mut config, said)| {
-                if by_change {
-                    refused = self.keep_valid(&mut config);
-                }
-                self.try_reload(config, said, kept)
-            });
+        let result = config.map_err(|e| anyhow::Error::msg(e.to_string())).and_then(|(mut config, said)| {
+            if by_change {
+                refused = self.keep_valid(&mut config);
+            }
+            self.try_reload(config, said, kept)
+        });
         // A file may have come after the configuration was read.
         let is_missing = |file: &&PathBuf| before.is_missing(file) || after.is_missing(file);
         let missing: Vec<PathBuf> = self.wanted.iter().filter(is_missing).cloned().collect();

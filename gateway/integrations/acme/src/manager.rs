@@ -8,7 +8,7 @@ use crate::on_demand::{Demand, DemandCounts, Gate, MAX_ASKING, Next, Verdict, as
 use crate::order::{Failure, Issued, Suggested, Work};
 use crate::schedule::now;
 use crate::shared::{Counters, Fetched, Follower, Known, Shared, SharedCounts, SharedStore, WAITS_FILE};
-use crate::storage::{Claim, Kept, Lease, Ours, Storage, StorageError};
+use crate::storage::{self, Claim, Lease, Ours, Storage, StorageError};
 use crate::{http, schedule};
 use rustls::pki_types::CertificateDer;
 use sealane_config::{AcmeSettings, AskUrl, ON_DEMAND_INDEX};
@@ -127,9 +127,9 @@ impl Manager {
         let (tell_known, known) = watch::channel(Known::default());
         let folder = Folder::new(&settings.storage);
         let shared = store.map(|store| Shared::new(store, folder.clone()));
-        let follower = shared.as_ref().map(|shared| {
-            tokio::spawn(Follower::new(shared, known, tell_fetched, responder.clone()).run())
-        });
+        let follower = shared
+            .as_ref()
+            .map(|shared| tokio::spawn(Follower::new(shared, known, tell_fetched, responder.clone()).run()));
         let task = {
             let (settings, reports) = (settings.clone(), reports.clone());
             tokio::spawn(async move {
@@ -1044,7 +1044,7 @@ impl Task {
         let now = now();
         // Larger than that of every certificate before, whatever the clocks of the gateways say.
         let version = now.max(entry.version() + 1);
-        let kept = Kept { version, directory: directory.clone(), bytes: Zeroizing::new(issued.pem) };
+        let kept = storage::Kept { version, directory: directory.clone(), bytes: Zeroizing::new(issued.pem) };
         work.storage.write(&certificate_file(name), kept, &work.lease).await?;
         work.forget_pending(name).await;
         let dates = (info.not_before, info.not_after);
@@ -1105,7 +1105,7 @@ impl Task {
     /// Keeps the state of a name; under a lease, also for the other gateways.
     async fn save(&self, name: &str) {
         let Some(entry) = self.entries.get(name) else { return };
-        let kept = Kept::plain(serde_json::to_vec(&entry.saved).unwrap_or_default());
+        let kept = storage::Kept::plain(serde_json::to_vec(&entry.saved).unwrap_or_default());
         let lease = entry.lease.clone().unwrap_or(Lease::Local);
         if let Err(e) = self.works[0].storage.write(&state_file(name), kept, &lease).await {
             log::warn!("{e}");
@@ -1171,16 +1171,16 @@ impl Task {
     }
 
     /// Puts a certificate that another gateway has got in the place of an older one. Whether it is newer.
-    async fn adopt(&mut self, name: &str, kept: Kept) -> bool {
+    async fn adopt(&mut self, name: &str, kept: storage::Kept) -> bool {
         if self.lock.is_none() || !is_file_name(name) {
             return false;
         }
         if !self.entries.contains_key(name) {
             let settings = self.on_demand.as_ref().map(|on_demand| on_demand.gate.settings());
             // Other gateways may have other names.
-            if !settings.is_some_and(|settings| {
-                settings.admits(name) && self.on_demand_entries() < settings.max_certificates
-            }) {
+            if !settings
+                .is_some_and(|settings| settings.admits(name) && self.on_demand_entries() < settings.max_certificates)
+            {
                 return false;
             }
         }
@@ -1267,7 +1267,7 @@ impl Task {
         let mut all = self.works.iter().zip(&self.waits).map(saved);
         let Some(mut first) = all.next() else { return };
         first.others = all.collect();
-        let kept = Kept::plain(serde_json::to_vec(&first).unwrap_or_default());
+        let kept = storage::Kept::plain(serde_json::to_vec(&first).unwrap_or_default());
         if let Err(e) = self.works[0].storage.write(WAITS_FILE, kept, lease).await {
             log::warn!("{e}");
         }
@@ -1292,8 +1292,7 @@ impl Task {
         let certificates = self.entries.values().filter(|e| e.on_demand && e.certificate.is_some()).count();
         let demands = self.on_demand.as_ref().map(|on_demand| (certificates, on_demand.gate.counts));
         self.reports().on_demand = demands;
-        self.reports().shared =
-            self.shared.as_ref().map(|shared| (shared.name.clone(), shared.counters.read()));
+        self.reports().shared = self.shared.as_ref().map(|shared| (shared.name.clone(), shared.counters.read()));
         self.reports().names = self.entries.iter().map(|(name, entry)| (name.clone(), report(entry))).collect();
     }
 }

@@ -76,7 +76,8 @@ impl Follower {
             if self.look().await.is_err() {
                 // That the store is away is said by its link. What has changed meanwhile is found by a comparison.
                 self.seen = None;
-                self.answer_posted(Vec::new());
+                let until_they_end = self.posted.clone();
+                self.answer_posted(until_they_end);
             }
             sleep(EVERY).await;
         }

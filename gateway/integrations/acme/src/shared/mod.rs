@@ -1,4 +1,4 @@
-//! Certificates, accounts and challenges that several gateways share through a store ([decision 034]).
+//! Certificates, accounts and challenges that several gateways share through a store (`docs/decisions/034-shared-store.md`).
 //!
 //! ```text
 //!                        ┌─ the store ────────────────────────────────────────────────────┐
@@ -11,8 +11,6 @@
 //!
 //! The store may be away, or lose everything, at any time. What a gateway has in its folder, it serves; a store that has lost a
 //! certificate gets it from a gateway that has it ([`follower`]). No order begins without a lease.
-//!
-//! [decision 034]: ../../../../docs/decisions/034-shared-store.md
 
 mod follower;
 mod lease;

@@ -102,10 +102,7 @@ impl Store for Switched {
 }
 
 impl Connection for Switched {
-    fn execute<'a>(
-        &'a mut self,
-        batch: &'a [Operation],
-    ) -> sealane_store::Pending<'a, Result<Answers, StoreError>> {
+    fn execute<'a>(&'a mut self, batch: &'a [Operation]) -> sealane_store::Pending<'a, Result<Answers, StoreError>> {
         if self.away.load(Relaxed) {
             return Box::pin(std::future::ready(Err(StoreError::Away("off".to_owned()))));
         }

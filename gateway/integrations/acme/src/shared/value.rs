@@ -54,8 +54,7 @@ impl Value {
             return None;
         }
         let directory = std::str::from_utf8(directory).ok()?.to_owned();
-        let kept =
-            Kept { version: u64::from_be_bytes(*version), directory, bytes: Zeroizing::new(content.to_vec()) };
+        let kept = Kept { version: u64::from_be_bytes(*version), directory, bytes: Zeroizing::new(content.to_vec()) };
         Some(Self { token: u64::from_be_bytes(*token), kept })
     }
 }
