@@ -1310,6 +1310,10 @@ mod tests {
     use super::*;
     use crate::scripted::Authority;
     use sealane_config::OnDemandSettings;
+    use sealane_store::memory::MemoryStore;
+    use sealane_store::seal::Secret;
+    use sealane_store::{Link, Settings};
+    use tempfile::TempDir;
 
     /// Waits until a name has a report like this.
     async fn reported(manager: &Manager, wanted: impl Fn(&Report) -> bool) -> Report {
@@ -1350,6 +1354,58 @@ mod tests {
             let without = start(None);
             let said = without.renewer().renew("one.shop.example").await.unwrap_err();
             assert!(said.ends_with("orders a certificate for one.shop.example"), "{said}");
+        };
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
+    }
+
+    /// Waits until both folders have the same certificate, which is another one than this.
+    async fn same(folders: &[TempDir; 2], before: &[u8]) -> Vec<u8> {
+        let kept = |folder: &TempDir| std::fs::read(folder.path().join(certificate_file("a.example"))).ok();
+        for _ in 0..1200 {
+            if let [Some(one), Some(other)] = folders.each_ref().map(kept)
+                && one == other
+                && one != before
+            {
+                return one;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the gateways have no certificate in common");
+    }
+
+    #[test]
+    fn gateways_of_a_store_place_one_order_for_all() {
+        let work = async {
+            let (authority, store) = (Authority::start().await, MemoryStore::default());
+            let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+            let start = |folder: &TempDir| {
+                let limit = Duration::from_secs(5);
+                let settings = Settings { connect: limit, answer: limit, meanwhile: "" };
+                let link = Link::start(Box::new(store.clone()), settings);
+                let store = SharedStore { link, secret: Secret::new([1; 32]), prefix: "t".to_owned() };
+                Manager::start(authority.settings(folder.path()), Some(store))
+            };
+            let managers = folders.each_ref().map(start);
+            let mut certificate = same(&folders, &[]).await;
+            assert_eq!(authority.script().orders, 1);
+            for (n, manager) in managers.iter().enumerate() {
+                let said = manager.renewer().renew("a.example").await;
+                assert!(said.as_ref().is_ok_and(|said| said.contains("a certificate was issued")), "{said:?}");
+                certificate = same(&folders, &certificate).await;
+                assert_eq!(authority.script().orders, n as u32 + 2);
+            }
+            for manager in &managers {
+                let reports = manager.reports().lock().unwrap().clone();
+                let (name, counts) = reports.shared.expect("it is shared");
+                assert!(name == "memory" && counts.taken >= 1 && counts.leased >= 1, "{counts:?}");
+                assert_eq!(reports.failed, 0);
+            }
+            // One that starts later takes what is there, and its account, too.
+            let late = tempfile::tempdir().unwrap();
+            let manager = start(&late);
+            reported(&manager, |report| report.next.is_some_and(|next| next > now() + 86_400)).await;
+            assert_eq!(authority.script().orders, 3);
+            assert_eq!(std::fs::read(late.path().join(certificate_file("a.example"))).unwrap(), certificate);
         };
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
     }

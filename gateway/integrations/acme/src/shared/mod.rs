@@ -53,7 +53,7 @@ const LASTING: Duration = Duration::from_secs(400 * 86_400);
 /// How long the state of attempts is kept: no wait is longer than a day.
 const PASSING: Duration = Duration::from_secs(2 * 86_400);
 /// How long a wish for a lease waits for the store.
-const READY: Duration = Duration::from_secs(10);
+const READY: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(100);
 const PURPOSE: &str = "acme";
 /// The file with the waits of authorities.
