@@ -272,6 +272,8 @@ struct Entry {
     holder: String,
     /// Why no order can begin, though one is due.
     obstacle: String,
+    /// The version of the certificate that the store had when the lease was got.
+    stored: u64,
 }
 
 impl Entry {
@@ -1043,7 +1045,7 @@ impl Task {
         let directory = work.settings.directory.clone();
         let now = now();
         // Larger than that of every certificate before, whatever the clocks of the gateways say.
-        let version = now.max(entry.version() + 1);
+        let version = now.max(entry.version().max(entry.stored) + 1);
         let kept = storage::Kept { version, directory: directory.clone(), bytes: Zeroizing::new(issued.pem) };
         work.storage.write(&certificate_file(name), kept, &work.lease).await?;
         work.forget_pending(name).await;
@@ -1140,6 +1142,7 @@ impl Task {
         self.told_lease.clear();
         entry.obstacle.clear();
         let Ours { lease, certificate, state, waits } = ours;
+        entry.stored = certificate.as_ref().map_or(0, |kept| kept.version);
         self.take_waits(waits.as_deref());
         let taken = match certificate {
             Some(kept) => self.adopt(name, kept).await,
@@ -1197,7 +1200,8 @@ impl Task {
             }
         };
         let is_good = ours.and_then(|entry| entry.certificate.as_ref()).is_some_and(|info| info.not_after > now);
-        if info.not_after <= now && is_good {
+        // An expired one is of use where there is none, since the clock may be wrong; clients that ask for it get a new one.
+        if info.not_after <= now && (is_good || ours.is_none_or(|entry| entry.on_demand)) {
             return false;
         }
         if let Err(e) = self.folder().write(&certificate_file(name), kept.bytes.to_vec()).await {
