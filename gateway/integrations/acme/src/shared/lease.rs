@@ -67,6 +67,13 @@ pub(super) struct Taken {
     until: Instant,
 }
 
+impl Taken {
+    /// Gives it back before it has a number.
+    pub(super) fn give_back(self, inner: &Inner) {
+        give_back(inner, &self.key, &self.owner);
+    }
+}
+
 impl Inner {
     /// Takes the lease for a name. `None`: another gateway has it.
     pub(super) async fn take_lease(&self, name: &str) -> Result<Option<Taken>, StoreError> {
@@ -87,14 +94,14 @@ impl Inner {
         taken: Taken,
         known: u64,
     ) -> Result<Arc<SharedLease>, StorageError> {
-        let Taken { key, owner, until } = taken;
         let (token, incarnation) = match self.raise_fence(name, known).await {
             Ok(raised) => raised,
             Err(e) => {
-                give_back(self, &key, &owner);
+                taken.give_back(self);
                 return Err(e);
             }
         };
+        let Taken { key, owner, until } = taken;
         let lease = Arc::new(SharedLease {
             inner: self.clone(),
             name: name.to_owned(),

@@ -328,10 +328,13 @@ impl Inner {
         let questions = keys.iter().map(|key| Operation::Get { key: key.clone() }).collect();
         let mut values: Vec<Option<Value>> = Vec::with_capacity(keys.len());
         for (key, answer) in keys.iter().zip(self.link.execute_all(questions, LIMIT).await) {
-            // The lease ends by itself.
-            let sealed = match answer? {
-                (Answer::Value(sealed), _) => sealed,
-                _ => None,
+            let sealed = match answer {
+                Ok((Answer::Value(sealed), _)) => sealed,
+                Ok(_) => None,
+                Err(e) => {
+                    taken.give_back(self);
+                    return Err(e.into());
+                }
             };
             values.push(sealed.and_then(|sealed| self.read_value(key, &sealed)));
         }
