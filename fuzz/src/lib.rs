@@ -45,6 +45,7 @@ pub const TARGETS: &[Target] = &[
     ("config", import::config::fuzz_one),
     ("dns-answer", sealane_dns::fuzz_answer),
     ("dns-update", sealane_acme::fuzzing::dns_update),
+    ("acme-store", sealane_acme::fuzzing::store_value),
     ("ovpn-gate", ovpn::gate::fuzz_one),
     ("ovpn-link", ovpn::link::fuzz_one),
     ("ovpn-keyed", ovpn::keyed::fuzz_one),

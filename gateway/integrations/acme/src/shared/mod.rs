@@ -18,6 +18,7 @@ mod value;
 
 pub(crate) use follower::{Fetched, Follower, Known};
 pub(crate) use lease::SharedLease;
+pub(crate) use value::fuzz_values;
 
 use crate::certificate;
 use crate::challenges::Challenge;

@@ -176,6 +176,26 @@ pub fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     serde_json::from_slice(text).ok()
 }
 
+/// Reads any bytes as each kind of value ([`crate::fuzzing`]).
+pub(crate) fn fuzz_values(data: &[u8]) {
+    if let Some(value) = Value::read(data) {
+        assert_eq!(value.write()[..], data[..]);
+    }
+    let _ = read_json::<Fence>(data);
+    if let Some(journal) = read_json::<Journal>(data) {
+        let names = journal.since(journal.count.saturating_sub(3)).unwrap_or_default();
+        assert!(names.iter().all(|name| is_file_name(name)));
+    }
+    for posted in read_json::<Vec<Posted>>(data).unwrap_or_default() {
+        if let Some(Challenge { name, proof }) = posted.challenge() {
+            assert!(is_file_name(&name));
+            if let Proof::Http { token, key_authorization } = proof {
+                assert!(!token.contains('/') && !key_authorization.contains(char::is_control));
+            }
+        }
+    }
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
