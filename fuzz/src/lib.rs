@@ -47,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     ("dns-update", sealane_acme::fuzzing::dns_update),
     ("oidc-token", sealane_oidc::fuzzing::token),
     ("oidc-form", sealane_oidc::fuzzing::form),
+    ("acme-store", sealane_acme::fuzzing::store_value),
     ("ovpn-gate", ovpn::gate::fuzz_one),
     ("ovpn-link", ovpn::link::fuzz_one),
     ("ovpn-keyed", ovpn::keyed::fuzz_one),

@@ -5,6 +5,7 @@ use super::certificates::{CertificateFiles, CertificateSet, Defaults, with_ident
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Place, Sink};
 use super::files;
+use super::fleet::StoreSettings;
 use super::host::{Hosts, Target};
 use super::listener::Draft;
 use super::settings::{acme as s, dns_update as u, external_account as e, fallback as f, on_demand as o, top};
@@ -67,6 +68,8 @@ pub struct AcmeSettings {
     pub fallbacks: Vec<AcmeAuthority>,
     /// The folder of certificates, account and state.
     pub storage: PathBuf,
+    /// The store through which several gateways share them; the folder then has a copy.
+    pub store: Option<StoreSettings>,
     /// Every name, lower case, in alphabetical order; `*.` and a name for a wildcard; addresses without brackets. Each gets a
     /// certificate of its own.
     pub names: Vec<String>,
@@ -385,6 +388,7 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
             dns_updates,
             fallbacks,
             storage,
+            store: None,
             names: Vec::new(),
             on_demand,
         },

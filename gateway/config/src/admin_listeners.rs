@@ -2,7 +2,7 @@
 
 use super::addresses::{Addresses, Protocol};
 use super::audit;
-use super::certificates::load::{Store, revocation_lists, trust_anchors};
+use super::certificates::load::{Loaded, Store, revocation_lists, trust_anchors};
 use super::certificates::token::KeyPlace;
 use super::decode::{self, At, Section};
 use super::diagnostics::{Errors, Place, Sink, Source};
@@ -53,8 +53,9 @@ impl AdminTlsFiles {
 pub struct AdminTls {
     config: Arc<ServerConfig>,
     files: AdminTlsFiles,
-    /// Of what is in the files.
-    digest: [u8; 32],
+    certificate: Arc<Loaded>,
+    /// Of the certificate and its key, and of the CAs and their lists.
+    digests: ([u8; 32], [u8; 32]),
 }
 
 impl AdminTls {
@@ -68,24 +69,41 @@ impl AdminTls {
         &self.files
     }
 
+    /// Its certificate.
+    pub fn certificate(&self) -> &Arc<Loaded> {
+        &self.certificate
+    }
+
     /// Whether it is the same: the same certificate, the same CAs and the same lists.
     pub fn is_same(&self, other: &Self) -> bool {
-        self.digest == other.digest
+        self.digests == other.digests
+    }
+
+    /// The same CAs and lists, with the certificate of another one.
+    pub fn with_certificate_of(&self, other: &Self) -> Self {
+        let mut config = (*self.config).clone();
+        config.cert_resolver = other.config.cert_resolver.clone();
+        Self {
+            config: Arc::new(config),
+            files: self.files.clone(),
+            certificate: other.certificate.clone(),
+            digests: (other.digests.0, self.digests.1),
+        }
     }
 
     fn new(
         files: AdminTlsFiles,
-        chain: Vec<CertificateDer<'static>>,
+        certificate: Arc<Loaded>,
         key: &PrivateKeyDer<'static>,
         authorities: Vec<CertificateDer<'static>>,
         lists: Vec<CertificateRevocationListDer<'static>>,
     ) -> anyhow::Result<Self> {
-        let mut digest = Context::new(&SHA256);
-        for (kind, parts) in [(1, &chain), (2, &authorities)] {
-            parts.iter().for_each(|part| enter(&mut digest, kind, part));
-        }
-        lists.iter().for_each(|list| enter(&mut digest, 3, list));
-        enter(&mut digest, 4, key.secret_der());
+        let chain = certificate.identity.chain.clone();
+        let (mut shown, mut trusted) = (Context::new(&SHA256), Context::new(&SHA256));
+        chain.iter().for_each(|part| enter(&mut shown, 1, part));
+        enter(&mut shown, 2, key.secret_der());
+        authorities.iter().for_each(|part| enter(&mut trusted, 1, part));
+        lists.iter().for_each(|list| enter(&mut trusted, 2, list));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut roots = rustls::RootCertStore::empty();
         authorities.into_iter().try_for_each(|authority| roots.add(authority))?;
@@ -100,9 +118,10 @@ impl AdminTls {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let mut made = Self { config: Arc::new(config), files, digest: [0; 32] };
-        made.digest.copy_from_slice(digest.finish().as_ref());
-        Ok(made)
+        let mut digests = ([0; 32], [0; 32]);
+        digests.0.copy_from_slice(shown.finish().as_ref());
+        digests.1.copy_from_slice(trusted.finish().as_ref());
+        Ok(Self { config: Arc::new(config), files, certificate, digests })
     }
 }
 
@@ -223,9 +242,8 @@ fn load_tls(
         client_ca: path(authorities),
         client_crl: revoked.map(path),
     };
-    let identity = &loaded.identity;
-    let private = identity.key.local()?;
-    match AdminTls::new(files, identity.chain.clone(), private, roots, lists.unwrap_or_default().lists) {
+    let private = loaded.identity.key.local()?;
+    match AdminTls::new(files, loaded.clone(), private, roots, lists.unwrap_or_default().lists) {
         Ok(tls) => Some(tls),
         Err(e) => {
             let help = "is it a certificate for a server, with an ECDSA, RSA, Ed25519 or ML-DSA key?".to_owned();

@@ -104,6 +104,8 @@ pub struct StoreSettings {
     pub early_data: Option<SharedEarlyData>,
     /// Rates are those of all gateways together: how.
     pub rate_limits: Option<SharedRateLimits>,
+    /// Certificates that an authority issues are those of all gateways together.
+    pub certificates: bool,
     /// Where `[store]` stands.
     pub place: Place,
 }
@@ -138,8 +140,11 @@ impl PartialEq for StoreSettings {
         what(self) == what(other)
             && (&self.roots, self.timeout) == (&other.roots, other.timeout)
             && (self.early_data, self.rate_limits) == (other.early_data, other.rate_limits)
+            && self.certificates == other.certificates
     }
 }
+
+impl Eq for StoreSettings {}
 
 impl Config {
     /// The file of ticket keys, if they come from one.
@@ -151,13 +156,13 @@ impl Config {
     }
 }
 
-/// Reads both. `early_data`: some listener accepts early data.
-pub(super) fn read(top: &Section, early_data: bool) -> (TicketKeySource, Option<StoreSettings>) {
+/// Reads both. `early_data`: some listener accepts early data; `automatic`: some listener has certificates = "auto".
+pub(super) fn read(top: &Section, early_data: bool, automatic: bool) -> (TicketKeySource, Option<StoreSettings>) {
     let choice = top.optional_at(&top::ticket_keys);
     let file = top.optional_at(&top::ticket_keys_file);
     let sink = top.sink;
     let has_store = top.key_span("store").is_some();
-    let store = top.table(&top::store).and_then(|section| store(section, early_data));
+    let store = top.table(&top::store).and_then(|section| store(section, early_data, automatic));
     let source = match (choice.as_ref().map_or(TicketKeyChoice::Own, |c| c.value), file) {
         (TicketKeyChoice::File, Some(file)) => ticket_key_file(sink, &file),
         (TicketKeyChoice::File, None) => {
@@ -256,7 +261,7 @@ fn read_key(text: &[u8], key: &mut [u8; KEY]) -> bool {
     bytes.len() == KEY
 }
 
-fn store(section: Section, has_early_data: bool) -> Option<StoreSettings> {
+fn store(section: Section, has_early_data: bool, has_automatic: bool) -> Option<StoreSettings> {
     let sink = section.sink;
     let (url, secret_file) = (section.required(&s::url), section.required(&s::secret_file));
     let (user, password_file) = (section.optional(&s::user), section.optional_at(&s::password_file));
@@ -268,6 +273,7 @@ fn store(section: Section, has_early_data: bool) -> Option<StoreSettings> {
         SharedEarlyData { wait: section.or(&s::early_data_wait), lifetime: section.or(&s::early_data_lifetime) };
     let rate_limits = section.or(&s::rate_limits);
     let fail_closed = section.optional_at(&s::rate_limits_fail_closed);
+    let certificates = section.optional_at(&s::certificates).filter(|at| at.value);
     let span = section.span.clone();
     let mut good = true;
     if let (false, Some(At { value: true, span })) = (rate_limits, &fail_closed) {
@@ -300,6 +306,11 @@ fn store(section: Section, has_early_data: bool) -> Option<StoreSettings> {
         let help = "add early_data = \"16KiB\" to [listener.tls], or remove this setting".to_owned();
         sink.warn(&early.span, "\"early_data\" has no effect: no listener accepts early data", Some(help));
     }
+    if let (Some(certificates), false) = (&certificates, has_automatic) {
+        let help = "write certificates = \"auto\" in [listener.tls], or remove this setting".to_owned();
+        let message = "\"certificates\" has no effect: no listener has certificates = \"auto\"";
+        sink.warn(&certificates.span, message, Some(help));
+    }
     let roots = match (is_tls, &ca) {
         (false, _) => Some(Vec::new()),
         (true, Some(file)) => load::trust_anchors(sink, file),
@@ -322,6 +333,7 @@ fn store(section: Section, has_early_data: bool) -> Option<StoreSettings> {
         timeout,
         early_data: early.then_some(shared),
         rate_limits: rate_limits.then_some(SharedRateLimits { fail_closed }),
+        certificates: certificates.is_some(),
         place,
     })
 }

@@ -509,8 +509,13 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         );
     }
 
-    let (ticket_keys, store_settings) = fleet::read(&top, takes_early_data);
-    let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
+    let is_automatic = |l: &listener::Draft| l.tls.as_ref().is_some_and(|tls| tls.automatic.is_some());
+    let automatic = listeners.iter().any(is_automatic);
+    let (ticket_keys, store_settings) = fleet::read(&top, takes_early_data, automatic);
+    let mut acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
+    if let Some(acme) = &mut acme {
+        acme.settings.store = store_settings.clone().filter(|store| store.certificates);
+    }
     let revocation = revocation::give_staples(&top, context.store, &mut listeners);
     let traces = traces::read(&top);
     let request_ids = forwarding::request_ids(&top, &routing.routes);

@@ -149,6 +149,12 @@ fn describe_certificate(t: &mut String, c: &CertificateStatus) {
         let unknown = if automatic.last_error.is_empty() { "by another process" } else { "none" };
         let next = next.map_or_else(|| unknown.to_owned(), days_from_now);
         let _ = writeln!(t, "  next renewal  {next}");
+        if !automatic.store.is_empty() {
+            let _ = writeln!(t, "  shared by     the store {}, with a copy in the file", automatic.store);
+        }
+        if !automatic.holder.is_empty() {
+            let _ = writeln!(t, "  ordered now   by {}", automatic.holder);
+        }
         if automatic.on_demand {
             let _ = writeln!(t, "  ordered       on demand: a client asked for the name");
         }

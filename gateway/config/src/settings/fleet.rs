@@ -49,4 +49,8 @@ table! {
     /// While the store does not respond, refuse everything that a rate limit applies to. If `false`, each gateway then
     /// counts by itself, without the other gateways.
     rate_limits_fail_closed: Flag = Flag, default(false);
+    /// Share the certificates of listeners with `certificates = "auto"`, their keys and the accounts of `[acme]`. One gateway at
+    /// a time orders a certificate, and every gateway answers the authority's challenge and serves the certificate. Each gateway
+    /// keeps a copy in `storage` of `[acme]`. If `false`, each gateway has its own certificates.
+    certificates: Flag = Flag, default(false);
 }

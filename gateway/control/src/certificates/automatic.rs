@@ -5,6 +5,7 @@ use super::on_demand::Wanted;
 use crate::config::Config;
 #[cfg(feature = "acme")]
 use crate::config::challenge_policy;
+use crate::fleet::Fleet;
 use crate::metrics::status::AutomaticStatus;
 use sealane_proxy::challenges::Challenges;
 use sealane_proxy::on_demand::OnDemand;
@@ -39,6 +40,21 @@ pub struct AutomaticReports {
     pub failed: u64,
     /// Certificates on demand, if the configuration has them.
     pub on_demand: Option<OnDemandReport>,
+    /// What became of leases and shared certificates, if certificates are shared.
+    pub shared: Option<SharedReport>,
+}
+
+/// How the sharing of certificates stands.
+#[derive(Clone, Debug, Default)]
+pub struct SharedReport {
+    /// What became of wishes for a lease.
+    pub leases: [(&'static str, u64); 4],
+    /// Certificates that were taken from the store.
+    pub taken: u64,
+    /// Certificates that were written to a store that did not have them.
+    pub restored: u64,
+    /// Files that could not be written to the store at once.
+    pub unwritten: u64,
 }
 
 /// How certificates on demand stand.
@@ -69,12 +85,14 @@ impl Automatic {
 
     /// Does what a configuration says. What has not changed goes on. True if lanes have to report names to another place
     /// ([`Automatic::on_demand`]).
-    pub fn configure(&mut self, config: &Config) -> bool {
+    pub fn configure(&mut self, config: &Config, fleet: &Fleet) -> bool {
         let changes = self.changes(config);
         if changes {
             // The old one first: it has the folder's lock.
             self.manager = None;
-            self.manager = config.acme.as_ref().map(|acme| sealane_acme::Manager::start(acme.settings.clone()));
+            let store = fleet.certificates();
+            let store = store.map(|(link, secret, prefix)| sealane_acme::SharedStore { link, secret, prefix });
+            self.manager = config.acme.as_ref().map(|acme| sealane_acme::Manager::start(acme.settings.clone(), store));
         }
         changes
     }
@@ -129,11 +147,16 @@ impl Automatic {
         let reports = self.manager.as_ref()?.reports();
         Some(Arc::new(move || {
             let reports = reports.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+            let store = reports.shared.as_ref().map(|(store, _)| store.clone()).unwrap_or_default();
             let status = |(name, report): (String, sealane_acme::Report)| {
-                (
-                    name,
-                    AutomaticStatus { next: report.next, last_error: report.last_error, on_demand: report.on_demand },
-                )
+                let status = AutomaticStatus {
+                    next: report.next,
+                    last_error: report.last_error,
+                    on_demand: report.on_demand,
+                    store: store.clone(),
+                    holder: report.holder,
+                };
+                (name, status)
             };
             AutomaticReports {
                 names: reports.names.into_iter().map(status).collect(),
@@ -151,6 +174,17 @@ impl Automatic {
                         ("no_lock", counts.not_ours),
                     ],
                 }),
+                shared: reports.shared.map(|(_, counts)| SharedReport {
+                    leases: [
+                        ("acquired", counts.leased),
+                        ("held_by_other", counts.held_by_others),
+                        ("no_store", counts.without_store),
+                        ("lost", counts.lost),
+                    ],
+                    taken: counts.taken,
+                    restored: counts.restored,
+                    unwritten: counts.unwritten,
+                }),
             }
         }))
     }
@@ -164,7 +198,7 @@ impl Automatic {
     }
 
     /// There is nothing to do: a configuration that would want it is refused.
-    pub fn configure(&mut self, _: &Config) -> bool {
+    pub fn configure(&mut self, _: &Config, _: &Fleet) -> bool {
         false
     }
 
@@ -201,7 +235,8 @@ fn challenges(table: &sealane_acme::Table) -> Challenges {
     use sealane_acme::Proof;
     use sealane_proxy::challenges::MAX_CHALLENGES;
     let mut out = Challenges::default();
-    for challenge in table.open.iter().take(MAX_CHALLENGES) {
+    // Those of this gateway first: of the others there may be many.
+    for challenge in table.open.iter().chain(&table.others).take(MAX_CHALLENGES) {
         let (host, server_name) = asked_for(&challenge.name);
         match &challenge.proof {
             Proof::Http { token, key_authorization } => {

@@ -3,8 +3,9 @@
 //! Changed files with such a certificate are refused until they change again, or until it is valid: it was issued ahead of its time, or
 //! this machine's clock was wrong.
 
-use crate::config::{CertificateFiles, Loaded, NotValid};
+use crate::config::{AdminTls, CertificateFiles, Loaded, NotValid};
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,32 +15,51 @@ pub fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64)
 }
 
-/// Certificates that were read again while they were not valid, and when they are.
-#[derive(Debug, Default)]
-pub struct InvalidCertificates {
-    waiting: HashMap<CertificateFiles, (Arc<Loaded>, RangeInclusive<i64>)>,
+/// What is used with a certificate.
+pub trait WithCertificate: Clone {
+    /// The certificate.
+    fn certificate(&self) -> &Loaded;
 }
 
-impl InvalidCertificates {
+impl WithCertificate for Arc<Loaded> {
+    fn certificate(&self) -> &Loaded {
+        self
+    }
+}
+
+impl WithCertificate for AdminTls {
+    fn certificate(&self) -> &Loaded {
+        AdminTls::certificate(self)
+    }
+}
+
+/// Certificates that were read again while they were not valid, by their files, and when they are.
+#[derive(Debug)]
+pub struct InvalidCertificates<F = CertificateFiles, C = Arc<Loaded>> {
+    waiting: HashMap<F, (C, RangeInclusive<i64>)>,
+}
+
+impl<F, C> Default for InvalidCertificates<F, C> {
+    fn default() -> Self {
+        Self { waiting: HashMap::new() }
+    }
+}
+
+impl<F: Clone + Eq + Hash, C: WithCertificate> InvalidCertificates<F, C> {
     /// Decides whether a certificate that was read again may be used. The error says why the one `in_use` stays.
-    pub fn admit(
-        &mut self,
-        files: &CertificateFiles,
-        new: &Arc<Loaded>,
-        now: i64,
-        in_use: impl FnOnce() -> Option<Arc<Loaded>>,
-    ) -> Result<(), NotValid> {
+    pub fn admit(&mut self, files: &F, new: &C, now: i64, in_use: impl FnOnce() -> Option<C>) -> Result<(), NotValid> {
         self.forget(files);
-        let Some(why) = new.not_valid(now) else { return Ok(()) };
-        if in_use().is_none_or(|in_use| in_use.self_signed || in_use.not_valid(now).is_some()) {
+        let Some(why) = new.certificate().not_valid(now) else { return Ok(()) };
+        let is_as_bad = |in_use: &Loaded| in_use.self_signed || in_use.not_valid(now).is_some();
+        if in_use().is_none_or(|in_use| is_as_bad(in_use.certificate())) {
             return Ok(());
         }
-        self.waiting.insert(files.clone(), (new.clone(), new.validity()));
+        self.waiting.insert(files.clone(), (new.clone(), new.certificate().validity()));
         Err(why)
     }
 
     /// Takes those that are valid by now.
-    pub fn ready(&mut self, now: i64) -> HashMap<CertificateFiles, Arc<Loaded>> {
+    pub fn ready(&mut self, now: i64) -> HashMap<F, C> {
         let ready = self.waiting.extract_if(|_, (_, validity)| validity.contains(&now));
         ready.map(|(files, (loaded, _))| (files, loaded)).collect()
     }
@@ -50,13 +70,8 @@ impl InvalidCertificates {
     }
 
     /// What was read of these files is out of date.
-    pub fn forget(&mut self, files: &CertificateFiles) {
+    pub fn forget(&mut self, files: &F) {
         self.waiting.remove(files);
-    }
-
-    /// All files were read again.
-    pub fn forget_all(&mut self) {
-        self.waiting.clear();
     }
 }
 

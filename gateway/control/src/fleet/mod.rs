@@ -1,5 +1,5 @@
 //! What this gateway shares with others through the store of `[store]`: ticket keys ([`keys`]), single-use tickets
-//! (`tickets`) and rates (`rates`).
+//! (`tickets`), rates (`rates`), and certificates from an authority (in the integration `sealane-acme`).
 //!
 //! The gateway serves without the store: with the ticket keys that it has, without the early data of shared tickets, and with rates of
 //! its own.
@@ -150,6 +150,12 @@ impl Fleet {
     /// The rates that lanes hold together with those of other gateways.
     pub fn rates(&self) -> Option<Arc<SharedRates>> {
         self.rates.as_ref().map(rates::Rates::shared)
+    }
+
+    /// The store of certificates from an authority, if they are shared: the way to it, the secret, and the prefix of names.
+    pub fn certificates(&self) -> Option<(Link, Secret, String)> {
+        let settings = self.settings.as_ref().filter(|settings| settings.certificates)?;
+        Some((self.link.clone()?, Secret::new(*settings.secret), settings.prefix.clone()))
     }
 
     /// Ticket keys that hold from now on. Cancel safe.

@@ -122,14 +122,29 @@ impl Running {
                     self.status.ticket_keys_read(false);
                 }
                 Reread::AdminTls(Ok(tls)) => {
-                    log::info!("the files of TLS in [admin] have changed: the admin listener now uses them");
-                    self.status.certificate_read(&tls.files().certificate, None);
+                    let (files, in_use) = (tls.files().clone(), self.config.admin_tls.clone());
+                    let admitted = self.invalid_admin.admit(&files, &tls, validity::now(), || in_use.clone());
+                    // CAs and revocation lists are not kept from being used by the certificate.
+                    let tls = match (admitted, in_use) {
+                        (Err(why), Some(in_use)) => {
+                            let shown = files.certificate.display();
+                            log::error!("{shown}: the certificate in use stays; the changed files are refused: {why}");
+                            self.status.certificate_read(&files.certificate, Some(why.to_string()));
+                            tls.with_certificate_of(&in_use)
+                        }
+                        _ => {
+                            log::info!("the files of TLS in [admin] have changed: the admin listener now uses them");
+                            self.status.certificate_read(&files.certificate, None);
+                            tls
+                        }
+                    };
                     self.admin.secure_by(Some(tls.clone()));
                     self.config.admin_tls = Some(tls);
                 }
                 Reread::AdminTls(Err(errors)) => {
                     log::error!("[admin]: TLS in use stays; the changed files are refused:\n{errors}");
                     if let Some(tls) = &self.config.admin_tls {
+                        self.invalid_admin.forget(tls.files());
                         self.status.certificate_read(&tls.files().certificate, Some(errors.to_string()));
                     }
                 }
@@ -166,6 +181,12 @@ impl Running {
 
     /// Takes certificates that were not valid when they were read, and are valid now.
     pub(super) fn take_valid(&mut self) -> Result<()> {
+        for (files, tls) in self.invalid_admin.ready(validity::now()) {
+            log::info!("{}: the certificate is valid now: the admin listener uses it", files.certificate.display());
+            self.status.certificate_read(&files.certificate, None);
+            self.admin.secure_by(Some(tls.clone()));
+            self.config.admin_tls = Some(tls);
+        }
         if self.invalid.is_empty() || self.draining {
             return Ok(());
         }

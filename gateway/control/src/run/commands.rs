@@ -17,6 +17,8 @@ pub enum Command {
     Quit,
     /// Read the configuration again.
     Reload,
+    /// The same, because its files have changed. Certificates that are not valid replace none that are.
+    ReloadChanged,
     /// Open the access log again.
     Reopen,
     /// Start the program's file anew, hand everything over to it, then drain.

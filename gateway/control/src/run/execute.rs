@@ -31,7 +31,7 @@ impl Running {
                 let tunnel_log = self.vpn.as_ref().is_some_and(Vpn::reopen_log);
                 pending.reply(Ok(reopened(access_log, tunnel_log).to_owned()));
             }
-            Command::Reload | Command::Upgrade => self.load(Asked::Command(pending)),
+            Command::Reload | Command::ReloadChanged | Command::Upgrade => self.load(Asked::Command(pending)),
             Command::Renew(name) => {
                 let renewed = self.automatic.renew(name);
                 tokio::spawn(async move { pending.answer(renewed.await) });

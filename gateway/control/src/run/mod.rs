@@ -34,7 +34,7 @@ use crate::certificates::stapling::{self, Stapling};
 use crate::certificates::ticket_keys::TicketRing;
 use crate::certificates::validity::InvalidCertificates;
 use crate::certificates::watch::{FileSet, FileWatch};
-use crate::config::{AccessLogTarget, Config, Mode, Print, TicketKeySource};
+use crate::config::{AccessLogTarget, AdminTls, AdminTlsFiles, Config, Mode, Print, TicketKeySource};
 use crate::directory;
 use crate::dns;
 use crate::fleet::Fleet;
@@ -171,6 +171,7 @@ struct Running {
     stapling: Stapling,
     /// Certificates of changed files that are not valid now.
     invalid: InvalidCertificates,
+    invalid_admin: InvalidCertificates<AdminTlsFiles, AdminTls>,
     /// Certificates that operators have sent, by name.
     sent: BTreeMap<String, SentCertificate>,
     /// What is shared with other gateways.
@@ -304,7 +305,7 @@ impl Running {
         let watched = config.reload_on_change.then(|| Watched::new(config.files.clone(), &read, &look));
         let files = FileWatch::start(sets, &read, &look);
         let mut automatic = Automatic::default();
-        automatic.configure(&config);
+        automatic.configure(&config, &fleet);
         status.automatic(automatic.reporter());
         let mut stapling = Stapling::default();
         stapling.reconfigure(&config);
@@ -358,6 +359,7 @@ impl Running {
             on_demand,
             stapling,
             invalid: InvalidCertificates::default(),
+            invalid_admin: InvalidCertificates::default(),
             sent,
             fleet,
             traces,
@@ -486,7 +488,7 @@ impl Running {
                     if self.watched.as_mut().is_some_and(|watched| watched.changed(&look)) && !self.draining {
                         // A command like any other, so that what becomes of it is said.
                         let commands = self.commands.clone();
-                        tokio::spawn(async move { commands.tell(Command::Reload).await });
+                        tokio::spawn(async move { commands.tell(Command::ReloadChanged).await });
                     }
                 }
                 read = self.files.next() => self.take_files(read)?,

@@ -8,9 +8,11 @@ use super::watch::{Look, Watched};
 use super::{Running, go_by};
 use crate::admin::api::Applied;
 use crate::admin::api::problem::{Mistake, Problem};
+use crate::certificates::validity::{self, InvalidCertificates};
 use crate::certificates::watch::{FileSet, FileWatch};
 use crate::config::{
-    CertificateFiles, Config, Errors, Loaded as Certificate, Origin, Print, ServerPlan, Warning, edit_servers,
+    AdminTls, AdminTlsFiles, CertificateFiles, Config, Errors, Loaded as Certificate, Origin, Print, ServerPlan,
+    Warning, edit_servers,
 };
 use crate::directory;
 use crate::dns;
@@ -23,6 +25,15 @@ use sealane_sys::privileges;
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Certificates that a reload has refused because they are not valid.
+#[derive(Default)]
+struct Refused {
+    certificates: InvalidCertificates,
+    admin: InvalidCertificates<AdminTlsFiles, AdminTls>,
+    /// Why, by file.
+    reasons: BTreeMap<PathBuf, String>,
+}
 
 /// Configurations that the API checks at a time, and changes that wait for a configuration that is being read.
 pub(super) const MAX_VALIDATIONS: usize = 2;
@@ -430,8 +441,8 @@ impl Running {
                 answer.send(Err(Problem::new(500, "the gateway lost this change; this is a bug")))
             }
             // What the configuration's errors are is said on the standard error; the asker gets them too.
-            Some(Asked::Command(pending)) if matches!(pending.command, Command::Reload) => {
-                let reply = self.reload(loaded);
+            Some(Asked::Command(pending)) if matches!(pending.command, Command::Reload | Command::ReloadChanged) => {
+                let reply = self.reload(loaded, matches!(pending.command, Command::ReloadChanged));
                 pending.reply(reply);
             }
             Some(Asked::Command(pending)) => match loaded.config {
@@ -458,17 +469,22 @@ impl Running {
         }
     }
 
-    /// Takes a configuration in that was read again. All or nothing: an error leaves everything as it was.
-    fn reload(&mut self, loaded: Loaded) -> Reply {
+    /// Takes a configuration in that was read again. All or nothing: an error leaves everything as it was. `by_change`: because files
+    /// have changed, and not because somebody asks for it.
+    fn reload(&mut self, loaded: Loaded, by_change: bool) -> Reply {
         if self.draining {
             return Err("not reloaded: the gateway is stopping".to_owned());
         }
         let Loaded { config, wanted, before, after, kept, .. } = loaded;
         self.wanted = wanted;
         let print = print_of_file(&self.config.origin, &before);
-        let result = config
-            .map_err(|e| anyhow::Error::msg(e.to_string()))
-            .and_then(|(config, said)| self.try_reload(config, said, kept));
+        let mut refused = Refused::default();
+        let result = config.map_err(|e| anyhow::Error::msg(e.to_string())).and_then(|(mut config, said)| {
+            if by_change {
+                refused = self.keep_valid(&mut config);
+            }
+            self.try_reload(config, said, kept)
+        });
         // A file may have come after the configuration was read.
         let is_missing = |file: &&PathBuf| before.is_missing(file) || after.is_missing(file);
         let missing: Vec<PathBuf> = self.wanted.iter().filter(is_missing).cloned().collect();
@@ -489,11 +505,44 @@ impl Running {
         };
         self.status.reloaded(&reply);
         if result.is_ok() {
+            self.refuse(refused);
             self.file_print = print;
             self.status.is_of_file(true);
         }
         self.notifier.ready(&self.status.sentence());
         reply
+    }
+
+    /// Puts the certificates in use in the place of those of the same files that are not valid now.
+    fn keep_valid(&self, config: &mut Config) -> Refused {
+        let (mut refused, mut stay, now) = (Refused::default(), HashMap::new(), validity::now());
+        for (files, new) in config.certificates() {
+            let in_use = || self.config.certificates().find(|(of, _)| *of == files).map(|(_, used)| used.clone());
+            if let Err(why) = refused.certificates.admit(files, new, now, in_use) {
+                if let Some(used) = in_use() {
+                    stay.insert(files.clone(), used);
+                }
+                refused.reasons.insert(files.cert.clone(), why.to_string());
+            }
+        }
+        config.replace_certificates(&stay);
+        if let (Some(new), Some(used)) = (&config.admin_tls, &self.config.admin_tls)
+            && new.files() == used.files()
+            && let Err(why) = refused.admin.admit(new.files(), new, now, || Some(used.clone()))
+        {
+            refused.reasons.insert(new.files().certificate.clone(), why.to_string());
+            config.admin_tls = Some(new.with_certificate_of(used));
+        }
+        refused
+    }
+
+    /// Says which certificates were refused, and uses them once they are valid.
+    fn refuse(&mut self, refused: Refused) {
+        (self.invalid, self.invalid_admin) = (refused.certificates, refused.admin);
+        for (file, why) in refused.reasons {
+            log::error!("{}: the certificate in use stays; the changed files are refused: {why}", file.display());
+            self.status.certificate_read(&file, Some(why));
+        }
     }
 
     /// Watches the files that matter from now on: those of the configuration, or without `reload_on_change` only the `missing` ones
@@ -759,12 +808,12 @@ impl Running {
         (self.config, self.sent) = (config, sent);
         self.status.configured(&self.config, &self.listeners, generation);
         self.on_demand.follow(&self.config);
-        if self.automatic.configure(&self.config) {
+        if self.automatic.configure(&self.config, &self.fleet) {
             self.report_demands();
         }
         self.status.automatic(self.automatic.reporter());
         self.stapling.reconfigure(&self.config);
-        self.invalid.forget_all();
+        (self.invalid, self.invalid_admin) = (InvalidCertificates::default(), InvalidCertificates::default());
         self.status.stapling(self.stapling.reporter());
         self.status.lists(self.stapling.list_reporter());
         self.status.fleet(self.fleet.reporter());

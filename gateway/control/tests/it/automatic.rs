@@ -52,6 +52,26 @@ fn each_exact_name_of_the_listeners_hosts_gets_one() {
     assert_eq!(config.certificate_files().len(), 2);
 }
 
+/// What is shared is a part of the settings, so that a change of the store begins anew.
+#[test]
+fn certificates_are_shared_if_the_store_says_so() {
+    if !BUILT_IN {
+        return;
+    }
+    let folder = folder();
+    folder.write("secret", "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
+    let shared = |setting: &str| {
+        let store = format!("[store]\nurl = \"memory\"\nsecret_file = \"secret\"\n{setting}\n");
+        let (config, warnings) = load(&folder, &text(&folder, &format!("{TWO}{store}")));
+        assert!(!warnings.contains("\"certificates\" has no effect"), "{warnings}");
+        config.acme.expect("a listener wants them").settings
+    };
+    let (alone, together) = (shared(""), shared("certificates = true"));
+    assert!(alone.store.is_none() && together.store.as_ref().is_some_and(|store| store.certificates));
+    assert_ne!(alone, together);
+    assert_eq!(together, shared("certificates = true"));
+}
+
 #[test]
 fn wildcards_get_one_by_dns() {
     if !BUILT_IN {

@@ -55,6 +55,7 @@ fn what_is_wrong_with_it_is_said() {
         (store("url = \"memory\"\npassword_file = \"two\""), "this is not a password"),
         (store("url = \"memory\"\nearly_data = true"), "no listener accepts early data"),
         (store("url = \"memory\"\nearly_data_wait = \"1h\""), "out of range"),
+        (store("url = \"memory\"\ncertificates = true"), "no listener has certificates = \"auto\""),
         (store(""), "[store] has no \"url\""),
         ("[store]\nurl = \"memory\"\nsecret_file = \"short\"\n".to_owned(), "this is not 32 bytes in base64"),
     ] {

@@ -47,3 +47,10 @@ pub(crate) fn check(pem: &[u8], name: &str) -> Result<Info, String> {
     CertifiedKey::from_der(chain, key, &provider).map_err(|_| "it does not belong to its key".to_owned())?;
     Ok(Info { not_before, not_after, leaf })
 }
+
+/// When the first certificate of a chain ends, in seconds since 1970.
+pub(crate) fn end(pem: &[u8]) -> Option<u64> {
+    let leaf = CertificateDer::pem_slice_iter(pem).next()?.ok()?;
+    let (_, parsed) = X509Certificate::from_der(&leaf).ok()?;
+    u64::try_from(parsed.validity().not_after.timestamp()).ok()
+}

@@ -38,13 +38,15 @@ pub enum Proof {
     },
 }
 
-/// The open challenges: at most one for each order.
+/// The open challenges: at most one for each order of this gateway, and those of other gateways.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     /// Counts changes.
     pub version: u64,
     /// In no order.
     pub open: Vec<Arc<Challenge>>,
+    /// Those of other gateways, whose answers the store has.
+    pub others: Vec<Arc<Challenge>>,
 }
 
 /// Where orders enter their challenges.
@@ -60,9 +62,16 @@ impl Responder {
         Self { table: Arc::new(table), published }
     }
 
+    /// Answers these challenges of other gateways, in place of those before.
+    pub fn answer_others(&self, challenges: Vec<Arc<Challenge>>) {
+        self.table.send_modify(|table| {
+            table.version += 1;
+            table.others = challenges;
+        });
+    }
+
     /// Enters a challenge, and waits until lanes answer it. They do until the result is dropped.
-    pub async fn answer(&self, challenge: Challenge) -> Result<Answered, Failure> {
-        let entry = Arc::new(challenge);
+    pub async fn answer(&self, entry: Arc<Challenge>) -> Result<Answered, Failure> {
         let mut version = 0;
         self.table.send_modify(|table| {
             table.version += 1;

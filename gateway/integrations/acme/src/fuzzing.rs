@@ -1,6 +1,7 @@
 //! What the fuzz targets (`fuzz/`) run of this crate's decoders, which are private. Nothing else calls this module.
 
 use crate::dns_update::{Change, check, request, tsig_of};
+use crate::shared::fuzz_values;
 use sealane_config::{DnsUpdate, TsigAlgorithm};
 use std::time::Duration;
 
@@ -20,4 +21,10 @@ pub fn dns_update(data: &[u8]) {
     let asked = request(&update, Change::Add, "_acme-challenge.a.example", "value", 77, 1_000_000);
     let asked = asked.unwrap_or_else(|why| panic!("a request is refused: {why}"));
     assert!(check(&update, &asked, data, 1_000_000).is_err(), "an answer that nobody has signed");
+}
+
+/// What the store has of certificates, once it is opened: a file that is read is written as it was, names are no paths, and an answer to
+/// a challenge is one line.
+pub fn store_value(data: &[u8]) {
+    fuzz_values(data);
 }

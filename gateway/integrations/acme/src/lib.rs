@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Nothing here touches what is served: control notices the new file, checks it like every other certificate, and replaces the
-//! old one. So two gateways may share a folder: the one that holds its lock renews, the others read.
+//! old one. So two gateways may share a folder: the one that holds its lock renews, the others read. Gateways on several machines share
+//! a store (`storage.rs`, `shared`): one of them orders, and all have copies in their folders.
 
 mod certificate;
 mod challenges;
@@ -27,7 +28,10 @@ mod order;
 mod schedule;
 #[cfg(test)]
 mod scripted;
+mod shared;
+mod storage;
 
 pub use challenges::{Challenge, Proof, Table};
 pub use manager::{Event, Manager, Renewer, Report, Reports};
 pub use on_demand::{Demand, DemandCounts};
+pub use shared::{SharedCounts, SharedStore};

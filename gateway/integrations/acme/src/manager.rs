@@ -3,21 +3,25 @@
 
 use crate::certificate::{self, Info};
 use crate::challenges::{Responder, Table};
-use crate::folder::{Folder, Lock, certificate_file, is_file_name, state_file};
+use crate::folder::{Folder, Lock, certificate_file, is_file_name, pending_file, state_file};
 use crate::on_demand::{Demand, DemandCounts, Gate, MAX_ASKING, Next, Verdict, ask};
 use crate::order::{Failure, Issued, Suggested, Work};
 use crate::schedule::now;
+use crate::shared::{Counters, Fetched, Follower, Known, Shared, SharedCounts, SharedStore, WAITS_FILE};
+use crate::storage::{self, Claim, Lease, Ours, Storage, StorageError};
 use crate::{http, schedule};
 use rustls::pki_types::CertificateDer;
 use sealane_config::{AcmeSettings, AskUrl, ON_DEMAND_INDEX};
 use sealane_log as log;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{self, JoinHandle, JoinSet};
 use tokio_rustls::TlsConnector;
+use zeroize::Zeroizing;
 
 /// Orders that are open at a time.
 const MAX_ORDERS: usize = 4;
@@ -33,6 +37,10 @@ const MAX_ON_DEMAND: usize = 2;
 const COMMANDS: usize = 16;
 /// The most demands of clients that wait.
 const DEMANDS: usize = 256;
+/// The most certificates of other gateways that wait.
+const FETCHED: usize = 16;
+/// When a gateway asks again for a lease that another one has, in seconds.
+const LEASE_AGAIN: u64 = 5;
 
 /// The names that have got a certificate on demand, each with the time when its file was written.
 pub type Kept = Arc<BTreeMap<String, u64>>;
@@ -60,6 +68,8 @@ pub struct Report {
     pub last_error: String,
     /// Clients have asked for it; the configuration does not list it.
     pub on_demand: bool,
+    /// With a store: which gateway orders a certificate now; empty: none does, as far as is known.
+    pub holder: String,
 }
 
 /// How all stand.
@@ -73,6 +83,8 @@ pub struct Reports {
     pub failed: u64,
     /// Names that clients have asked for: how many certificates there are, and what became of demands.
     pub on_demand: Option<(usize, DemandCounts)>,
+    /// The store that certificates are shared through, and what has become of leases; `None`: there is the folder alone.
+    pub shared: Option<(String, SharedCounts)>,
 }
 
 /// The running task.
@@ -87,17 +99,21 @@ pub struct Manager {
     demands: mpsc::Sender<Demand>,
     reports: Arc<Mutex<Reports>>,
     task: JoinHandle<()>,
+    follower: Option<JoinHandle<()>>,
 }
 
 impl Drop for Manager {
     fn drop(&mut self) {
         self.task.abort();
+        if let Some(follower) = &self.follower {
+            follower.abort();
+        }
     }
 }
 
 impl Manager {
-    /// Starts it, in a runtime of tokio's.
-    pub fn start(settings: AcmeSettings) -> Self {
+    /// Starts it, in a runtime of tokio's. With a store, it shares everything with the other gateways of the store.
+    pub fn start(settings: AcmeSettings, store: Option<SharedStore>) -> Self {
         let settings = Arc::new(settings);
         let (commands, asked) = mpsc::channel(COMMANDS);
         let (table_sender, table) = watch::channel(Table::default());
@@ -107,29 +123,45 @@ impl Manager {
         let (demands, demanded) = mpsc::channel(DEMANDS);
         let reports = Arc::new(Mutex::new(Reports::default()));
         let responder = Responder::new(table_sender, published_version);
+        let (tell_fetched, fetched) = mpsc::channel(FETCHED);
+        let (tell_known, known) = watch::channel(Known::default());
+        let folder = Folder::new(&settings.storage);
+        let shared = store.map(|store| Shared::new(store, folder.clone()));
+        let follower = shared
+            .as_ref()
+            .map(|shared| tokio::spawn(Follower::new(shared, known, tell_fetched, responder.clone()).run()));
         let task = {
             let (settings, reports) = (settings.clone(), reports.clone());
             tokio::spawn(async move {
-                let folder = Folder::new(&settings.storage);
+                let counters = shared.as_ref().map(|shared| (shared.name().to_owned(), shared.counters()));
+                let storage: Arc<dyn Storage> = match shared {
+                    Some(shared) => Arc::new(shared),
+                    None => Arc::new(folder),
+                };
                 let work = |settings: AcmeSettings| {
                     Ok(Work {
                         tls: http::tls(&settings.roots)?,
                         settings: Arc::new(settings),
-                        folder: folder.clone(),
+                        storage: storage.clone(),
+                        lease: Lease::Local,
                         responder: responder.clone(),
                         registration: Arc::new(tokio::sync::Mutex::default()),
                     })
                 };
                 match settings.by_authority().into_iter().map(work).collect::<Result<Vec<Work>, String>>() {
                     Ok(works) => match OnDemand::new(&works[0].settings, tell_kept) {
-                        Ok(on_demand) => Task::new(works, on_demand, tell_written, reports).run(asked, demanded).await,
+                        Ok(on_demand) => {
+                            let shared = counters.map(|(name, counters)| SharedState { name, counters, tell_known });
+                            let task = Task::new(works, on_demand, shared, tell_written, reports);
+                            task.run(asked, demanded, fetched).await
+                        }
                         Err(e) => log::error!("certificates are not renewed: {e}"),
                     },
                     Err(e) => log::error!("certificates are not renewed: {e}"),
                 }
             })
         };
-        Self { settings, commands, table, published, written, kept, demands, reports, task }
+        Self { settings, commands, table, published, written, kept, demands, reports, task, follower }
     }
 
     /// What it was started with.
@@ -199,6 +231,8 @@ struct Saved {
     renew_at: u64,
     /// What the authority would like, from which `renew_at` was chosen.
     window: Option<(u64, u64)>,
+    /// The version of the certificate among all gateways; 0: none of them has given it one.
+    version: u64,
 }
 
 /// What is kept of the authorities on disk.
@@ -232,6 +266,14 @@ struct Entry {
     on_demand: bool,
     /// When its certificate was written.
     written: u64,
+    /// Of the open order, where certificates are shared.
+    lease: Option<Lease>,
+    /// Which gateway has the lease, for people; empty: none, as far as is known.
+    holder: String,
+    /// Why no order can begin, though one is due.
+    obstacle: String,
+    /// The version of the certificate that the store had when the lease was got.
+    stored: u64,
 }
 
 impl Entry {
@@ -244,9 +286,24 @@ impl Entry {
     fn life(&self) -> Option<u64> {
         self.certificate.as_ref().map(|c| c.not_after.saturating_sub(c.not_before))
     }
+
+    /// The version of its certificate among all gateways; 0: it has none.
+    fn version(&self) -> u64 {
+        let of = |info: &Info| if self.saved.version == 0 { info.not_before.max(1) } else { self.saved.version };
+        self.certificate.as_ref().map_or(0, of)
+    }
+}
+
+/// What is shared with other gateways.
+struct SharedState {
+    /// The store, for people.
+    name: String,
+    counters: Arc<Counters>,
+    tell_known: watch::Sender<Known>,
 }
 
 enum Done {
+    Claim(Result<Claim, StorageError>),
     Order(Result<Issued, Failure>),
     Window(Result<Option<Suggested>, Failure>),
 }
@@ -326,12 +383,16 @@ struct Task {
     tell_written: mpsc::Sender<()>,
     reports: Arc<Mutex<Reports>>,
     on_demand: Option<OnDemand>,
+    shared: Option<SharedState>,
+    /// Why orders have no lease, so that it is said once.
+    told_lease: String,
 }
 
 impl Task {
     fn new(
         works: Vec<Work>,
         on_demand: Option<OnDemand>,
+        shared: Option<SharedState>,
         tell_written: mpsc::Sender<()>,
         reports: Arc<Mutex<Reports>>,
     ) -> Self {
@@ -350,7 +411,13 @@ impl Task {
             tell_written,
             reports,
             on_demand,
+            shared,
+            told_lease: String::new(),
         }
+    }
+
+    fn folder(&self) -> &Folder {
+        self.works[0].storage.folder()
     }
 
     fn reports(&self) -> MutexGuard<'_, Reports> {
@@ -362,6 +429,7 @@ impl Task {
         mut self,
         mut asked: mpsc::Receiver<(String, oneshot::Sender<Reply>)>,
         mut demanded: mpsc::Receiver<Demand>,
+        mut fetched: mpsc::Receiver<Fetched>,
     ) {
         loop {
             if self.lock.is_none() {
@@ -393,6 +461,9 @@ impl Task {
                     None => return,
                 },
                 Some(demand) = demanded.recv() => self.demand(&demand),
+                Some(Fetched { name, kept }) = fetched.recv() => {
+                    self.adopt(&name, kept).await;
+                }
                 (name, verdict) = OnDemand::next(&mut self.on_demand) => self.answered(&name, &verdict),
                 () = tokio::time::sleep(sleep) => {}
             }
@@ -402,7 +473,7 @@ impl Task {
     /// Becomes the one that renews, if no other process is; then reads what is there.
     async fn take_lock(&mut self) {
         let shown = self.works[0].settings.storage.display().to_string();
-        let taken = self.works[0].folder.lock().await;
+        let taken = self.folder().lock().await;
         self.follows = matches!(taken, Ok(None));
         let told = match taken {
             Ok(Some(lock)) => {
@@ -429,14 +500,9 @@ impl Task {
     }
 
     async fn read_folder(&mut self) -> std::io::Result<()> {
-        let folder = &self.works[0].folder;
-        let saved = folder.read("state.json").await?;
-        // What is damaged counts as not there.
-        let saved: SavedAuthority = saved.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
-        for (work, wait) in self.works.iter().zip(&mut self.waits) {
-            let of = |saved: &&SavedAuthority| saved.directory == work.settings.directory;
-            *wait = std::iter::once(&saved).chain(&saved.others).find(of).map_or(0, |saved| saved.not_before);
-        }
+        let saved = self.folder().read(WAITS_FILE).await?;
+        self.waits.fill(0);
+        self.take_waits(saved.as_deref());
         let names: Vec<String> = self.entries.keys().cloned().collect();
         for name in names {
             let entry = self.read_entry(&name).await?;
@@ -460,13 +526,25 @@ impl Task {
             }
         }
         self.tell_kept();
+        self.tell_known();
         Ok(())
+    }
+
+    /// Waits at least as long as this file says.
+    fn take_waits(&mut self, saved: Option<&[u8]>) {
+        // What is damaged counts as not there.
+        let saved: SavedAuthority = saved.and_then(|bytes| serde_json::from_slice(bytes).ok()).unwrap_or_default();
+        for (work, wait) in self.works.iter().zip(&mut self.waits) {
+            let of = |saved: &&SavedAuthority| saved.directory == work.settings.directory;
+            let known = std::iter::once(&saved).chain(&saved.others).find(of).map_or(0, |saved| saved.not_before);
+            *wait = (*wait).max(known);
+        }
     }
 
     /// What the folder has of a name.
     async fn read_entry(&self, name: &str) -> std::io::Result<Entry> {
         let known = |directory: &str| self.works.iter().any(|work| work.settings.directory == directory);
-        let (directory, folder) = (&self.works[0].settings.directory, &self.works[0].folder);
+        let (directory, folder) = (&self.works[0].settings.directory, self.folder());
         let now = now();
         let mut entry = Entry::default();
         let saved = folder.read(&state_file(name)).await?;
@@ -504,13 +582,13 @@ impl Task {
     /// The names that have got certificates on demand.
     async fn read_index(&self) -> std::io::Result<BTreeMap<String, u64>> {
         let Some(on_demand) = &self.on_demand else { return Ok(BTreeMap::new()) };
-        let text = self.works[0].folder.read(ON_DEMAND_INDEX).await?.unwrap_or_default();
+        let text = self.folder().read(ON_DEMAND_INDEX).await?.unwrap_or_default();
         Ok(on_demand.gate.settings().read_index(&String::from_utf8_lossy(&text)))
     }
 
     /// Removes the files of names that got certificates on demand and that are no longer allowed.
     async fn remove_unwanted(&self) -> std::io::Result<()> {
-        let (Some(on_demand), folder) = (&self.on_demand, &self.works[0].folder) else { return Ok(()) };
+        let (Some(on_demand), folder) = (&self.on_demand, self.folder()) else { return Ok(()) };
         let text = folder.read(ON_DEMAND_INDEX).await?.unwrap_or_default();
         for name in String::from_utf8_lossy(&text).lines().filter_map(|line| Some(line.split_once(' ')?.0)) {
             let wanted = on_demand.gate.settings().admits(name) || self.entries.contains_key(name);
@@ -541,6 +619,15 @@ impl Task {
         kept.map(|(name, entry)| (name.clone(), entry.written)).collect()
     }
 
+    /// Tells the follower of the store which certificates there are.
+    fn tell_known(&self) {
+        if let Some(shared) = &self.shared {
+            let known: BTreeMap<String, u64> =
+                self.entries.iter().map(|(name, entry)| (name.clone(), entry.version())).collect();
+            shared.tell_known.send_replace(Arc::new(known));
+        }
+    }
+
     fn tell_kept(&self) {
         if let Some(on_demand) = &self.on_demand {
             let kept = Arc::new(self.kept());
@@ -551,7 +638,7 @@ impl Task {
     /// Keeps on disk which names have certificates on demand.
     async fn save_index(&self) -> std::io::Result<()> {
         let text: String = self.kept().iter().map(|(name, written)| format!("{name} {written}\n")).collect();
-        self.works[0].folder.write(ON_DEMAND_INDEX, text.into_bytes()).await
+        self.folder().write(ON_DEMAND_INDEX, text.into_bytes()).await
     }
 
     /// Forgets certificates on demand that have expired: nobody has wanted to renew them. A client that asks begins anew.
@@ -581,9 +668,10 @@ impl Task {
             }
             self.tell_kept();
         }
+        self.tell_known();
         self.works[0].forget_pending(name).await;
         for file in [certificate_file(name), state_file(name)] {
-            if let Err(e) = self.works[0].folder.remove(&file).await {
+            if let Err(e) = self.folder().remove(&file).await {
                 log::warn!("{e}");
             }
         }
@@ -649,6 +737,7 @@ impl Task {
         let directory = self.works[0].settings.directory.clone();
         let saved = Saved { directory, ..Saved::default() };
         self.entries.entry(name.to_owned()).or_insert(Entry { on_demand: true, saved, ..Entry::default() });
+        self.tell_known();
     }
 
     fn execute_commands(&mut self) {
@@ -761,14 +850,31 @@ impl Task {
         }
     }
 
+    /// Begins an order for a name. Where other gateways order for the same names, it begins with the lease.
     fn start_order(&mut self, name: &str) {
+        if !self.works[0].storage.is_shared() {
+            return self.place_order(name, Lease::Local);
+        }
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        entry.running = true;
+        let (storage, of) = (self.works[0].storage.clone(), name.to_owned());
+        let handle = self.running.spawn(async move {
+            let claim = storage.claim(&of).await;
+            (of, Done::Claim(claim))
+        });
+        self.names.insert(handle.id(), name.to_owned());
+    }
+
+    fn place_order(&mut self, name: &str, lease: Lease) {
         let Some(entry) = self.entries.get(name) else { return };
         let authority = self.authority_for(entry, now());
         let issuer = self.issuer_of(entry);
         let Some(entry) = self.entries.get_mut(name) else { return };
         entry.running = true;
         entry.asks = authority;
+        entry.lease = Some(lease.clone());
         let (mut work, of, attempt) = (self.works[authority].clone(), name.to_owned(), entry.saved.failures);
+        work.lease = lease.clone();
         let mut service = None;
         if entry.on_demand {
             // No records in DNS for names that clients choose.
@@ -783,14 +889,24 @@ impl Task {
         let known = attempt == 0 && issuer == Some(authority);
         let replaces = entry.certificate.as_ref().filter(|_| known).map(|info| info.leaf.clone());
         let handle = self.running.spawn(async move {
-            let verdict = match service {
-                Some(service) => service.ask(&of).await,
-                None => Verdict::Allowed,
+            let order = async {
+                let verdict = match service {
+                    Some(service) => service.ask(&of).await,
+                    None => Verdict::Allowed,
+                };
+                match verdict {
+                    Verdict::Allowed => work.obtain(&of, attempt, replaces).await,
+                    Verdict::Refused(status) => {
+                        Err(Failure::ours(format!("\"ask\" refuses the name (status {status})")))
+                    }
+                    Verdict::Unanswered(why) => Err(Failure::ours(format!("the service of \"ask\": {why}"))),
+                }
             };
-            let result = match verdict {
-                Verdict::Allowed => work.obtain(&of, attempt, replaces).await,
-                Verdict::Refused(status) => Err(Failure::ours(format!("\"ask\" refuses the name (status {status})"))),
-                Verdict::Unanswered(why) => Err(Failure::ours(format!("the service of \"ask\": {why}"))),
+            let result = tokio::select! {
+                result = order => result,
+                () = lease.lost() => {
+                    Err(StorageError::Lost("another gateway has taken over the order".to_owned()).into())
+                }
             };
             (of, Done::Order(result))
         });
@@ -812,6 +928,7 @@ impl Task {
     async fn finished(&mut self, name: &str, done: Done) {
         let authority = self.entries.get(name).map_or(0, |entry| entry.asks);
         let result = match done {
+            Done::Claim(claim) => return self.claimed(name, claim).await,
             Done::Window(window) => return self.take_window(name, window).await,
             Done::Order(Ok(issued)) => self.keep(name, issued).await,
             Done::Order(Err(failure)) => Err(failure),
@@ -821,12 +938,25 @@ impl Task {
         {
             self.works[authority].forget_account().await;
         }
+        if let Err(failure) = &result
+            && failure.lost
+        {
+            if let Some(entry) = self.entries.get_mut(name) {
+                (entry.running, entry.lease) = (false, None);
+            }
+            if let Some(shared) = &self.shared {
+                shared.counters.lost.fetch_add(1, Relaxed);
+            }
+            log::warn!("{name}: the order was given up: {}", failure.why);
+            return self.postpone(name, &failure.why);
+        }
         let now = now();
         let several = self.works.len() > 1;
         let other_is_free = (0..self.works.len()).any(|i| i != authority && self.waits[i] <= now);
         let Some(entry) = self.entries.get_mut(name) else { return };
         entry.running = false;
         entry.spaced = now + schedule::spacing(entry.life());
+        let lease = entry.lease.clone().unwrap_or(Lease::Local);
         let waiting = std::mem::take(&mut entry.waiting);
         let reply = match result {
             Ok(()) => {
@@ -853,7 +983,7 @@ impl Task {
                     entry.on_demand && entry.certificate.is_none() && entry.saved.failures as usize >= ATTEMPTS;
                 if of_authority {
                     self.waits[authority] = now + back_off;
-                    self.save_waits().await;
+                    self.save_waits(&lease).await;
                 }
                 let next = match &self.on_demand {
                     Some(on_demand) if gives_up => {
@@ -883,6 +1013,10 @@ impl Task {
         } else {
             self.save(name).await;
         }
+        // Other gateways may order from here on.
+        if let Some(entry) = self.entries.get_mut(name) {
+            entry.lease = None;
+        }
         // The state and the report come first: who has seen the counter or the line in the log finds them.
         self.report();
         match &reply {
@@ -905,12 +1039,16 @@ impl Task {
     /// Puts what was issued in the place of what is there.
     async fn keep(&mut self, name: &str, issued: Issued) -> Result<(), Failure> {
         let info = certificate::check(&issued.pem, name).map_err(Failure::ours)?;
-        let authority = self.entries.get(name).map_or(0, |entry| entry.asks);
-        let work = &self.works[authority];
-        work.folder.write(&certificate_file(name), issued.pem).await?;
-        work.forget_pending(name).await;
+        let Some(entry) = self.entries.get(name) else { return Ok(()) };
+        let mut work = self.works[entry.asks].clone();
+        work.lease = entry.lease.clone().unwrap_or(Lease::Local);
         let directory = work.settings.directory.clone();
         let now = now();
+        // Larger than that of every certificate before, whatever the clocks of the gateways say.
+        let version = now.max(entry.version().max(entry.stored) + 1);
+        let kept = storage::Kept { version, directory: directory.clone(), bytes: Zeroizing::new(issued.pem) };
+        work.storage.write(&certificate_file(name), kept, &work.lease).await?;
+        work.forget_pending(name).await;
         let dates = (info.not_before, info.not_after);
         let Some(entry) = self.entries.get_mut(name) else { return Ok(()) };
         entry.saved.renew_at = schedule::renewal(dates.0, dates.1, share());
@@ -918,9 +1056,12 @@ impl Task {
         entry.ask_at = Some(now);
         entry.certificate = Some(info);
         entry.saved.directory = directory;
+        entry.saved.version = version;
         entry.foreign = false;
         entry.written = now.max(entry.written + 1);
-        if entry.on_demand {
+        let on_demand = entry.on_demand;
+        self.tell_known();
+        if on_demand {
             self.save_index().await?;
             self.tell_kept();
             if let Some(on_demand) = &mut self.on_demand {
@@ -963,16 +1104,165 @@ impl Task {
         }
     }
 
+    /// Keeps the state of a name; under a lease, also for the other gateways.
     async fn save(&self, name: &str) {
         let Some(entry) = self.entries.get(name) else { return };
+        let kept = storage::Kept::plain(serde_json::to_vec(&entry.saved).unwrap_or_default());
+        let lease = entry.lease.clone().unwrap_or(Lease::Local);
+        if let Err(e) = self.works[0].storage.write(&state_file(name), kept, &lease).await {
+            log::warn!("{e}");
+        }
+    }
+
+    /// What came of the wish to order for a name, where other gateways order, too.
+    async fn claimed(&mut self, name: &str, claim: Result<Claim, StorageError>) {
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        entry.running = false;
+        entry.holder.clear();
+        let ours = match claim {
+            Ok(Claim::Ours(ours)) => *ours,
+            Ok(Claim::Others { holder }) => {
+                let why = format!("{holder} orders the certificate of {name} now; this gateway gets it from the store");
+                log::debug!("{why}");
+                entry.holder = holder;
+                return self.postpone(name, &why);
+            }
+            Err(e) => {
+                let why = format!("no certificate is ordered without a lease from the store: {e}");
+                if self.told_lease != why {
+                    log::warn!("{name}: {why}");
+                    self.told_lease.clone_from(&why);
+                }
+                if let Some(entry) = self.entries.get_mut(name) {
+                    entry.obstacle.clone_from(&why);
+                }
+                return self.postpone(name, &why);
+            }
+        };
+        self.told_lease.clear();
+        entry.obstacle.clear();
+        let Ours { lease, certificate, state, waits } = ours;
+        entry.stored = certificate.as_ref().map_or(0, |kept| kept.version);
+        self.take_waits(waits.as_deref());
+        let taken = match certificate {
+            Some(kept) => self.adopt(name, kept).await,
+            None => false,
+        };
+        let known = state.and_then(|bytes| serde_json::from_slice::<Saved>(&bytes).ok());
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        if let Some(known) = known.filter(|known| !taken && known.not_before > entry.saved.not_before) {
+            // Another gateway has failed: authorities count the attempts of all.
+            entry.saved.failures = known.failures;
+            entry.saved.not_before = schedule::genuine(known.not_before, now(), schedule::LONGEST_WAIT);
+            entry.saved.last_error = known.last_error;
+        }
+        let asked = !entry.waiting.is_empty();
+        let Some(entry) = self.entries.get(name) else { return };
+        if asked || self.due(entry) <= now() {
+            self.place_order(name, lease);
+        }
+    }
+
+    /// Asks again later for a lease.
+    fn postpone(&mut self, name: &str, why: &str) {
+        let Some(entry) = self.entries.get_mut(name) else { return };
+        entry.spaced = entry.spaced.max(now() + LEASE_AGAIN);
+        for asker in std::mem::take(&mut entry.waiting) {
+            // The command that asked may have ended.
+            let _ = asker.send(Err(format!("{name}: {why}")));
+        }
+    }
+
+    /// Puts a certificate that another gateway has got in the place of an older one. Whether it is newer.
+    async fn adopt(&mut self, name: &str, kept: storage::Kept) -> bool {
+        if self.lock.is_none() || !is_file_name(name) {
+            return false;
+        }
+        if !self.entries.contains_key(name) {
+            let settings = self.on_demand.as_ref().map(|on_demand| on_demand.gate.settings());
+            // Other gateways may have other names.
+            if !settings
+                .is_some_and(|settings| settings.admits(name) && self.on_demand_entries() < settings.max_certificates)
+            {
+                return false;
+            }
+        }
+        let now = now();
+        let ours = self.entries.get(name);
+        if ours.is_some_and(|entry| entry.version() >= kept.version) {
+            return false;
+        }
+        let info = match certificate::check(&kept.bytes, name) {
+            Ok(info) => info,
+            Err(why) => {
+                log::warn!("{name}: the certificate in the store cannot be used: {why}");
+                return false;
+            }
+        };
+        let is_good = ours.and_then(|entry| entry.certificate.as_ref()).is_some_and(|info| info.not_after > now);
+        // An expired one is of use where there is none, since the clock may be wrong; clients that ask for it get a new one.
+        if info.not_after <= now && (is_good || ours.is_none_or(|entry| entry.on_demand)) {
+            return false;
+        }
+        if let Err(e) = self.folder().write(&certificate_file(name), kept.bytes.to_vec()).await {
+            log::warn!("{e}");
+            return false;
+        }
+        // What was begun here before is out of date.
+        if let Err(e) = self.folder().remove(&pending_file(name)).await {
+            log::warn!("{e}");
+        }
+        let is_known = self.works.iter().any(|work| work.settings.directory == kept.directory);
+        let directory = if is_known { kept.directory.clone() } else { self.works[0].settings.directory.clone() };
+        let is_new = ours.is_none();
+        let entry = self.entries.entry(name.to_owned()).or_default();
+        entry.on_demand |= is_new;
+        entry.saved = Saved {
+            directory,
+            renew_at: schedule::renewal(info.not_before, info.not_after, share()),
+            version: kept.version,
+            ..Saved::default()
+        };
+        entry.ask_at = is_known.then_some(now);
+        entry.spaced = now + schedule::SPACING;
+        entry.foreign = false;
+        entry.written = now.max(entry.written + 1);
+        entry.certificate = Some(info);
+        entry.holder.clear();
+        entry.obstacle.clear();
+        let on_demand = entry.on_demand;
+        let waiting = if entry.running { Vec::new() } else { std::mem::take(&mut entry.waiting) };
+        self.save_local(name).await;
+        if on_demand {
+            if let Err(e) = self.save_index().await {
+                log::warn!("{e}");
+            }
+            self.tell_kept();
+        }
+        self.tell_known();
+        self.report();
+        if let Some(shared) = &self.shared {
+            shared.counters.taken.fetch_add(1, Relaxed);
+        }
+        let _ = self.tell_written.try_send(());
+        log::info!("{name}: the certificate that another gateway has got was taken from the store");
+        for asker in waiting {
+            // The command that asked may have ended.
+            let _ = asker.send(Ok(format!("{name}: another gateway has got a certificate")));
+        }
+        true
+    }
+
+    async fn save_local(&self, name: &str) {
+        let Some(entry) = self.entries.get(name) else { return };
         let bytes = serde_json::to_vec(&entry.saved).unwrap_or_default();
-        if let Err(e) = self.works[0].folder.write(&state_file(name), bytes).await {
+        if let Err(e) = self.folder().write(&state_file(name), bytes).await {
             log::warn!("{e}");
         }
     }
 
     /// Keeps on disk when authorities may be asked again.
-    async fn save_waits(&self) {
+    async fn save_waits(&self, lease: &Lease) {
         let saved = |(work, wait): (&Work, &u64)| SavedAuthority {
             directory: work.settings.directory.clone(),
             not_before: *wait,
@@ -981,8 +1271,8 @@ impl Task {
         let mut all = self.works.iter().zip(&self.waits).map(saved);
         let Some(mut first) = all.next() else { return };
         first.others = all.collect();
-        let bytes = serde_json::to_vec(&first).unwrap_or_default();
-        if let Err(e) = self.works[0].folder.write("state.json", bytes).await {
+        let kept = storage::Kept::plain(serde_json::to_vec(&first).unwrap_or_default());
+        if let Err(e) = self.works[0].storage.write(WAITS_FILE, kept, lease).await {
             log::warn!("{e}");
         }
     }
@@ -991,8 +1281,13 @@ impl Task {
         let renews = self.lock.is_some();
         let report = |entry: &Entry| Report {
             on_demand: entry.on_demand,
+            holder: match &entry.lease {
+                Some(Lease::Shared(_)) => "this gateway".to_owned(),
+                _ => entry.holder.clone(),
+            },
             next: renews.then(|| self.due(entry).max(now())),
             last_error: match (renews, self.follows) {
+                (true, _) if entry.saved.last_error.is_empty() => entry.obstacle.clone(),
                 (true, _) => entry.saved.last_error.clone(),
                 (false, true) => String::new(),
                 (false, false) => self.told.clone(),
@@ -1001,6 +1296,7 @@ impl Task {
         let certificates = self.entries.values().filter(|e| e.on_demand && e.certificate.is_some()).count();
         let demands = self.on_demand.as_ref().map(|on_demand| (certificates, on_demand.gate.counts));
         self.reports().on_demand = demands;
+        self.reports().shared = self.shared.as_ref().map(|shared| (shared.name.clone(), shared.counters.read()));
         self.reports().names = self.entries.iter().map(|(name, entry)| (name.clone(), report(entry))).collect();
     }
 }
@@ -1018,6 +1314,10 @@ mod tests {
     use super::*;
     use crate::scripted::Authority;
     use sealane_config::OnDemandSettings;
+    use sealane_store::memory::MemoryStore;
+    use sealane_store::seal::Secret;
+    use sealane_store::{Link, Settings};
+    use tempfile::TempDir;
 
     /// Waits until a name has a report like this.
     async fn reported(manager: &Manager, wanted: impl Fn(&Report) -> bool) -> Report {
@@ -1037,7 +1337,7 @@ mod tests {
         let work = async {
             let (authority, folder) = (Authority::start().await, tempfile::tempdir().unwrap());
             let start = |on_demand: Option<OnDemandSettings>| {
-                Manager::start(AcmeSettings { on_demand, ..authority.settings(folder.path()) })
+                Manager::start(AcmeSettings { on_demand, ..authority.settings(folder.path()) }, None)
             };
             let on_demand = OnDemandSettings {
                 names: vec!["**.shop.example".parse().unwrap()],
@@ -1062,6 +1362,58 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
     }
 
+    /// Waits until both folders have the same certificate, which is another one than this.
+    async fn same(folders: &[TempDir; 2], before: &[u8]) -> Vec<u8> {
+        let kept = |folder: &TempDir| std::fs::read(folder.path().join(certificate_file("a.example"))).ok();
+        for _ in 0..1200 {
+            if let [Some(one), Some(other)] = folders.each_ref().map(kept)
+                && one == other
+                && one != before
+            {
+                return one;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the gateways have no certificate in common");
+    }
+
+    #[test]
+    fn gateways_of_a_store_place_one_order_for_all() {
+        let work = async {
+            let (authority, store) = (Authority::start().await, MemoryStore::default());
+            let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+            let start = |folder: &TempDir| {
+                let limit = Duration::from_secs(5);
+                let settings = Settings { connect: limit, answer: limit, meanwhile: "" };
+                let link = Link::start(Box::new(store.clone()), settings);
+                let store = SharedStore { link, secret: Secret::new([1; 32]), prefix: "t".to_owned() };
+                Manager::start(authority.settings(folder.path()), Some(store))
+            };
+            let managers = folders.each_ref().map(start);
+            let mut certificate = same(&folders, &[]).await;
+            assert_eq!(authority.script().orders, 1);
+            for (n, manager) in managers.iter().enumerate() {
+                let said = manager.renewer().renew("a.example").await;
+                assert!(said.as_ref().is_ok_and(|said| said.contains("a certificate was issued")), "{said:?}");
+                certificate = same(&folders, &certificate).await;
+                assert_eq!(authority.script().orders, n as u32 + 2);
+            }
+            for manager in &managers {
+                let reports = manager.reports().lock().unwrap().clone();
+                let (name, counts) = reports.shared.expect("it is shared");
+                assert!(name == "memory" && counts.taken >= 1 && counts.leased >= 1, "{counts:?}");
+                assert_eq!(reports.failed, 0);
+            }
+            // One that starts later takes what is there, and its account, too.
+            let late = tempfile::tempdir().unwrap();
+            let manager = start(&late);
+            reported(&manager, |report| report.next.is_some_and(|next| next > now() + 86_400)).await;
+            assert_eq!(authority.script().orders, 3);
+            assert_eq!(std::fs::read(late.path().join(certificate_file("a.example"))).unwrap(), certificate);
+        };
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
+    }
+
     /// Authorities count what a gateway asks, whether it was restarted or not.
     #[test]
     fn a_rate_limit_holds_over_restarts() {
@@ -1070,7 +1422,7 @@ mod tests {
             authority.script().limited = Some(7200);
             let far =
                 |report: &Report| report.next.is_some_and(|next| (7000..=7201).contains(&next.saturating_sub(now())));
-            let manager = Manager::start(authority.settings(folder.path()));
+            let manager = Manager::start(authority.settings(folder.path()), None);
             let report = reported(&manager, far).await;
             assert!(report.last_error.contains("rateLimited"), "{report:?}");
             assert_eq!(authority.script().requested, 1);
@@ -1078,7 +1430,7 @@ mod tests {
             // The limit is over at the authority, but not for the gateway.
             authority.script().limited = None;
             for _ in 0..2 {
-                let manager = Manager::start(authority.settings(folder.path()));
+                let manager = Manager::start(authority.settings(folder.path()), None);
                 let report = reported(&manager, far).await;
                 assert!(report.last_error.contains("rateLimited"), "{report:?}");
                 tokio::time::sleep(Duration::from_millis(1500)).await;
@@ -1088,7 +1440,7 @@ mod tests {
             assert_eq!(authority.script().requested, 1);
             assert_eq!(authority.script().orders, 0);
             // An order on demand does not wait.
-            let manager = Manager::start(authority.settings(folder.path()));
+            let manager = Manager::start(authority.settings(folder.path()), None);
             reported(&manager, far).await;
             let said = manager.renewer().renew("a.example").await;
             assert!(said.is_ok_and(|said| said.contains("a certificate was issued")));

@@ -1,10 +1,11 @@
 //! One order: from the name to the certificate (RFC 8555 §7.4), with a deadline for the whole.
 
 use crate::challenges::{Answered, Challenge, Proof, Responder};
-use crate::folder::{Folder, pending_file};
+use crate::folder::pending_file;
 use crate::hook::Record;
 use crate::http::Http;
 use crate::schedule::{LONGEST_WAIT, now};
+use crate::storage::{Kept, Lease, Published, Storage, StorageError};
 use instant_acme::{
     Account, AccountCredentials, AuthorizationStatus, CertificateIdentifier, ChallengeHandle, ChallengeType, Error,
     ExternalAccountKey, Identifier, NewAccount, NewOrder, Order, OrderStatus, Problem, RetryPolicy,
@@ -14,7 +15,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sealane_config::{AcmeChallenge, AcmeSettings};
 use serde::{Deserialize, Serialize};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,7 +33,7 @@ const MAX_WORDS: usize = 600;
 /// How long an order is gone on with that the authority does not complete.
 const PENDING_LIMIT: u64 = 86_400;
 /// The longest token. RFC 8555 §8.3 demands 128 bits; authorities have 43 characters.
-const MAX_TOKEN: usize = 256;
+pub(crate) const MAX_TOKEN: usize = 256;
 
 /// Why there is no certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,12 +48,21 @@ pub(crate) struct Failure {
     pub unreachable: bool,
     /// The authority does not know the account.
     pub account_unknown: bool,
+    /// Another gateway orders for the name.
+    pub lost: bool,
 }
 
 impl Failure {
     /// Something here, not at the authority.
     pub fn ours(why: impl Into<String>) -> Self {
-        Self { why: why.into(), demanded: None, of_authority: false, unreachable: false, account_unknown: false }
+        Self {
+            why: why.into(),
+            demanded: None,
+            of_authority: false,
+            unreachable: false,
+            account_unknown: false,
+            lost: false,
+        }
     }
 
     fn of(error: &Error, http: &Http) -> Self {
@@ -81,11 +91,19 @@ impl From<io::Error> for Failure {
     }
 }
 
+impl From<StorageError> for Failure {
+    fn from(e: StorageError) -> Self {
+        Self { lost: matches!(e, StorageError::Lost(_)), ..Self::ours(e.to_string()) }
+    }
+}
+
 /// What all orders share.
 #[derive(Clone)]
 pub(crate) struct Work {
     pub settings: Arc<AcmeSettings>,
-    pub folder: Folder,
+    pub storage: Arc<dyn Storage>,
+    /// The right to order for the name.
+    pub lease: Lease,
     pub tls: Arc<ClientConfig>,
     pub responder: Responder,
     /// One registration at a time.
@@ -148,7 +166,7 @@ impl Work {
     ) -> Result<Issued, Failure> {
         let failed = |e: Error| Failure::of(&e, http);
         // Before the authority counts an order whose result could not be kept.
-        self.folder.has_room().await?;
+        self.storage.folder().has_room().await?;
         let account = self.account(http).await?;
         if let Some(issued) = self.resume(http, &account, name).await? {
             return Ok(issued);
@@ -207,7 +225,7 @@ impl Work {
             since: now(),
         };
         let bytes = serde_json::to_vec(&pending).map_err(|e| Failure::ours(e.to_string()))?;
-        self.folder.write(&pending_file(name), bytes).await?;
+        self.storage.write(&pending_file(name), Kept::plain(bytes), &self.lease).await?;
         order.finalize_csr(request.der()).await.map_err(failed)?;
         self.complete(http, order, name, &pending.key).await
     }
@@ -237,7 +255,7 @@ impl Work {
 
     /// Goes on with an order that the authority had not completed. `None`: there is none.
     async fn resume(&self, http: &Http, account: &Account, name: &str) -> Result<Option<Issued>, Failure> {
-        let Some(bytes) = self.folder.read(&pending_file(name)).await? else { return Ok(None) };
+        let Some(bytes) = self.storage.read(&pending_file(name)).await? else { return Ok(None) };
         let bytes = Zeroizing::new(bytes);
         let pending: Option<Pending> = serde_json::from_slice(&bytes).ok();
         // One of another authority may be gone on with when that one is asked again.
@@ -271,7 +289,7 @@ impl Work {
 
     /// Forgets an order that was kept to go on with.
     pub async fn forget_pending(&self, name: &str) {
-        if let Err(e) = self.folder.remove(&pending_file(name)).await {
+        if let Err(e) = self.storage.remove(&pending_file(name), &self.lease).await {
             sealane_log::warn!("{e}");
         }
     }
@@ -282,12 +300,14 @@ impl Work {
         let _one = self.registration.lock().await;
         let file = account_file(&self.settings.directory);
         let builder = || Account::builder_with_http(Box::new(http.clone()));
-        if let Some(bytes) = self.folder.read(&file).await? {
-            let credentials: AccountCredentials = serde_json::from_slice(&bytes).map_err(|e| {
+        let read = |bytes: Vec<u8>| {
+            serde_json::from_slice::<AccountCredentials>(&bytes).map_err(|e| {
                 let storage = self.settings.storage.display();
                 Failure::ours(format!("the account file {storage}/{file} cannot be used: {e}"))
-            })?;
-            return builder().from_credentials(credentials).await.map_err(failed);
+            })
+        };
+        if let Some(bytes) = self.storage.read(&file).await? {
+            return builder().from_credentials(read(bytes)?).await.map_err(failed);
         }
         let contact: Vec<&str> = self.settings.contact.iter().map(String::as_str).collect();
         let account = NewAccount { contact: &contact, terms_of_service_agreed: true, only_return_existing: false };
@@ -296,7 +316,15 @@ impl Work {
         let (account, credentials) =
             builder().create(&account, self.settings.directory.clone(), external.as_ref()).await.map_err(failed)?;
         let bytes = serde_json::to_vec(&credentials).map_err(|e| Failure::ours(e.to_string()))?;
-        self.folder.write(&file, bytes).await?;
+        match self.storage.write(&file, Kept::plain(bytes), &self.lease).await {
+            // Another gateway has registered an account meanwhile: it is that of all.
+            Err(StorageError::Io(e)) if e.kind() == ErrorKind::AlreadyExists => {
+                let bytes = self.storage.read(&file).await?;
+                let bytes = bytes.ok_or_else(|| Failure::ours("the store does not keep the account"))?;
+                return builder().from_credentials(read(bytes)?).await.map_err(failed);
+            }
+            written => written?,
+        }
         sealane_log::info!("registered an account with the certificate authority {}", self.settings.directory);
         Ok(account)
     }
@@ -304,7 +332,7 @@ impl Work {
     /// Forgets the account, which the authority does not know.
     pub async fn forget_account(&self) {
         let _one = self.registration.lock().await;
-        let _ = self.folder.remove(&account_file(&self.settings.directory)).await;
+        let _ = self.storage.remove(&account_file(&self.settings.directory), &self.lease).await;
     }
 
     /// Answers the challenges of an order.
@@ -350,7 +378,11 @@ impl Work {
                 None if kind == AcmeChallenge::DnsPersist01 => {
                     Held::Persistent(persistent_record(name, &http.issuers(), account))
                 }
-                Some(proof) => Held::Lanes(self.responder.answer(Challenge { name: name.to_owned(), proof }).await?),
+                Some(proof) => {
+                    let challenge = Arc::new(Challenge { name: name.to_owned(), proof });
+                    let answered = self.responder.answer(challenge.clone()).await?;
+                    Held::Lanes((answered, self.storage.publish(&challenge).await?))
+                }
                 None => {
                     let value = challenge.key_authorization().dns_value();
                     Held::Dns(Record::publish(&self.settings, name, value).await?)
@@ -432,7 +464,7 @@ fn type_of(kind: AcmeChallenge) -> ChallengeType {
 
 /// An answer that is there as long as this exists.
 enum Held {
-    Lanes(#[expect(dead_code, reason = "holds the answer")] Answered),
+    Lanes(#[expect(dead_code, reason = "holds the answers, here and at other gateways")] (Answered, Published)),
     Dns(#[expect(dead_code, reason = "holds the record")] Record),
     /// Nothing is published: which record has to be there.
     Persistent(String),

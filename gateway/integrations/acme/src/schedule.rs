@@ -4,7 +4,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The least time from one order for a name to the next.
-const SPACING: u64 = 10;
+pub(crate) const SPACING: u64 = 10;
 /// The first wait after a failure. Let's Encrypt allows five failed validations of a name in an hour.
 const FIRST_WAIT: u64 = 60;
 /// The longest.

@@ -4,6 +4,7 @@ use crate::challenges::{Responder, Table};
 use crate::folder::Folder;
 use crate::http;
 use crate::order::Work;
+use crate::storage::Lease;
 use base64::prelude::{BASE64_URL_SAFE_NO_PAD, Engine};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -109,6 +110,7 @@ impl Authority {
             dns_updates: Vec::new(),
             fallbacks: Vec::new(),
             storage: storage.to_path_buf(),
+            store: None,
             names: vec!["a.example".to_owned()],
             on_demand: None,
         }
@@ -124,7 +126,8 @@ impl Authority {
         Work {
             tls: http::tls(&settings.roots).unwrap(),
             settings,
-            folder,
+            storage: Arc::new(folder),
+            lease: Lease::Local,
             responder: Responder::new(table, published),
             registration: Arc::default(),
         }

@@ -65,6 +65,28 @@ impl Authority {
         Self::with(site, programs, &[("default", life)], (http, tls), address, &more)
     }
 
+    /// The same, which refuses no good nonce, so that no order fails by chance.
+    pub(crate) fn steady(
+        site: &Site,
+        programs: &(PathBuf, PathBuf),
+        life: u32,
+        (http, tls): (SocketAddr, SocketAddr),
+        address: &str,
+    ) -> Self {
+        let more = More { refused_nonces: 0, ..More::default() };
+        Self::with(site, programs, &[("default", life)], (http, tls), address, &more)
+    }
+
+    /// How many orders it has accepted.
+    pub(crate) fn orders(&self) -> usize {
+        self.pebble.log().matches("Added order ").count()
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pebble.id()
+    }
+
     /// The same, which offers these profiles with the lives of their certificates. Orders that name no profile get any of them.
     fn with(
         site: &Site,
@@ -151,7 +173,7 @@ impl Authority {
     }
 
     /// Every name leads to this address from now on.
-    fn resolve_to(&self, address: &str) {
+    pub(crate) fn resolve_to(&self, address: &str) {
         self.set_dns("set-default-ipv4", &format!("{{\"ip\":\"{address}\"}}"));
     }
 
@@ -216,7 +238,7 @@ pub(crate) fn certificates(gateway: &Operated) -> String {
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
 
-fn renew(gateway: &Operated) -> (bool, String) {
+pub(crate) fn renew(gateway: &Operated) -> (bool, String) {
     let socket = gateway.socket.display().to_string();
     let out = sealane_interop::gateway::run(["certificates", "renew", NAME, "--socket", &socket]);
     let said = [out.stdout, out.stderr].concat();

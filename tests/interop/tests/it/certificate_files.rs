@@ -1,6 +1,10 @@
 //! Certificates whose files change while the gateway serves: taken without a reload, and only if they are good.
 
+use crate::admin_api::{over_tls, with_certificate};
 use crate::operating::Operated;
+use rustls::ClientConfig;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use sealane_interop::backend::Backend;
 use sealane_interop::client;
 use sealane_interop::crowd::Crowd;
@@ -126,6 +130,93 @@ fn follow(said: &str, passphrases: &[&str]) {
     openssl.arg(subcommand).args(passphrases).args(arguments.split(' '));
     let done = openssl.output().expect("the test looked for openssl first");
     assert!(done.status.success(), "{command}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+const DAY: u64 = 86_400;
+
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs()
+}
+
+/// A reload that nobody has asked for follows the same rule; one that an operator asks for takes the files as they are.
+#[test]
+fn a_reload_by_changed_files_keeps_a_valid_certificate() {
+    let site = Site::new();
+    let served = site.issue_within("served", &[HOST], seconds() - DAY, seconds() + 60 * DAY);
+    let first = leaf(&served);
+    let listen = ports::free();
+    let file = |admin: &str| {
+        let (cert, key) = (served.cert.display(), served.key.display());
+        format!(
+            "reload_on_change = true\n{admin}\n[[listener]]\naddress = \"{listen}\"\n[listener.tls]\n\
+             certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n\
+             [[host]]\nnames = [\"*\"]\nrespond = {{ body = \"hello\" }}\n"
+        )
+    };
+    let gateway = Operated::start(&site, 1, file, listen);
+    replace(&served, &site.issue_within("expired", &[HOST], seconds() - 9 * DAY, seconds() - 3 * DAY));
+    let reloads = || gateway.status()["reloads"]["good"].as_u64().unwrap_or(0);
+    assert!(eventually(|| reloads() >= 1), "{}", gateway.gateway.server.log());
+    assert!(is_refused(&gateway, "the certificate expired 3 days ago"), "{}", gateway.gateway.server.log());
+    assert_eq!(gateway.served_certificate(), Some(first));
+    crate::operating::order(&gateway.socket, "reload").expect("an operator may");
+    let end = || gateway.status()["certificates"][0]["not_after"].as_u64().unwrap_or(u64::MAX);
+    assert!(eventually(|| end() < seconds()), "the operator has asked for it");
+}
+
+#[test]
+fn the_admin_listener_keeps_a_valid_certificate_and_takes_new_cas() {
+    let (site, others) = (Site::new(), Site::new());
+    let own = site.issue_within("admin-own", &[HOST], seconds() - DAY, seconds() + 60 * DAY);
+    let first = leaf(&own);
+    let listen = ports::free();
+    let operators = site.file("operators.pem", std::fs::read(&site.ca).expect("it is there"));
+    let tls = format!(
+        "names = [{HOST:?}]\ncertificate = \"{}\"\nkey = \"{}\"\nclient_ca = \"{}\"\n",
+        own.cert.display(),
+        own.key.display(),
+        operators.display()
+    );
+    let served = site.issue("served", &[HOST]);
+    let file = |admin: &str| {
+        let (cert, key) = (served.cert.display(), served.key.display());
+        format!(
+            "{admin}{tls}\n[[listener]]\naddress = \"{listen}\"\n[listener.tls]\n\
+             certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n\
+             [[host]]\nnames = [\"*\"]\nrespond = {{ body = \"hello\" }}\n"
+        )
+    };
+    let gateway = Operated::start(&site, 1, file, listen);
+    let admin = gateway.gateway.admin;
+    let alice = with_certificate(&site, &site.issue("alice", &["alice.example.test"]));
+    let shown = || {
+        let stream = client::handshake(client::tcp(admin), &alice, HOST).ok()?;
+        stream.conn.peer_certificates().map(|chain| chain[0].to_vec())
+    };
+    assert!(eventually(|| shown() == Some(first.clone())));
+    // An expired certificate, and operators of another authority, too.
+    replace(&own, &site.issue_within("admin-expired", &[HOST], seconds() - 9 * DAY, seconds() - 3 * DAY));
+    let both = [std::fs::read(&site.ca), std::fs::read(&others.ca)].map(|pem| pem.expect("it is there")).concat();
+    std::fs::write(&operators, both).expect("a file can be overwritten");
+    let log = || gateway.gateway.server.log();
+    assert!(eventually(|| log().contains("the certificate in use stays")), "{}", log());
+    assert_eq!(shown(), Some(first));
+    let bob = {
+        let (chain, key) = others.issue("bob", &["bob.example.test"]).load();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(&site.ca).expect("PEM")).expect("a certificate");
+        let builder = ClientConfig::builder_with_provider(client::provider().into());
+        let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).expect("the provider knows it");
+        Arc::new(builder.with_root_certificates(roots).with_client_auth_cert(chain, key).expect("they belong together"))
+    };
+    let reached = || over_tls(admin, &bob, "GET", "/healthz", &[], "").is_ok_and(|reply| reply.status == 200);
+    assert!(eventually(reached), "{}", log());
+    // Once it is valid, it is used.
+    let (from, soon) = (seconds() + 12, "admin-soon");
+    let soon = site.issue_within(soon, &[HOST], from, from + 60 * DAY);
+    replace(&own, &soon);
+    assert!(eventually(|| shown() == Some(leaf(&soon))), "{}", log());
+    assert!(seconds() >= from, "it was used before it was valid");
 }
 
 /// The key of a certificate under a passphrase, as OpenSSL writes it.

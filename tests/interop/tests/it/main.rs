@@ -39,6 +39,7 @@ mod exhaustion;
 mod faults;
 mod fetched_lists;
 mod fleet;
+mod fleet_certificates;
 mod fleet_namespaces;
 mod forward_auth;
 mod forwarded;

@@ -234,6 +234,10 @@ pub struct AutomaticStatus {
     pub last_error: String,
     /// It was ordered because a client had asked for its name.
     pub on_demand: bool,
+    /// The store through which gateways share it; empty: it is in the folder alone.
+    pub store: String,
+    /// With a store: the gateway that orders a certificate now; empty: none, as far as is known.
+    pub holder: String,
 }
 
 /// A lane.

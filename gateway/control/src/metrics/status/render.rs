@@ -107,6 +107,20 @@ impl StatusRegistry {
             for (name, status) in configured() {
                 family.sample(&[("name", name)], u64::from(!status.last_error.is_empty()));
             }
+            if let Some(shared) = &reports.shared {
+                let help = "Attempts to get the store's lease before an order for a certificate, by result; \"lost\": another \
+                            gateway took over the order.";
+                let mut family = out.counter("sealane_acme_leases_total", help);
+                for (result, count) in shared.leases {
+                    family.sample(&[("result", result)], count);
+                }
+                let help = "Certificates of other gateways that this gateway took from the store.";
+                out.counter("sealane_acme_certificates_taken_total", help).sample(&[], shared.taken);
+                let help = "Certificates that this gateway wrote to a store that had lost them or had older ones.";
+                out.counter("sealane_acme_certificates_restored_total", help).sample(&[], shared.restored);
+                let help = "Files of certificates that could not be written to the store when they changed.";
+                out.counter("sealane_acme_store_writes_failed_total", help).sample(&[], shared.unwritten);
+            }
             if let Some(on_demand) = &reports.on_demand {
                 out.gauge("sealane_acme_on_demand_certificates", "Certificates that were ordered on demand.")
                     .sample(&[], on_demand.certificates as u64);
