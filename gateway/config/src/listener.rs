@@ -255,7 +255,7 @@ fn tunnel(section: &Section, mode: Mode, has_tls: bool, socket: Option<&At<Strin
     Some(span)
 }
 
-/// Listeners that OpenVPN clients may come to need a tunnel that takes connections.
+/// Listeners that OpenVPN clients may come to need a tunnel that takes connections, and no rule that these clients go around.
 pub(super) fn check_tunnel(
     sink: &Sink,
     listeners: &[Draft],
@@ -271,6 +271,17 @@ pub(super) fn check_tunnel(
         if section.is_none() {
             let help = "add [tunnel] (\"sealane tunnel init\" writes one), or remove \"tunnel\" of this listener";
             sink.error(&(start..end), "\"tunnel\" without [tunnel]: there is no OpenVPN server", Some(help.to_owned()));
+        }
+    }
+    let mut reported = HashSet::new();
+    for (key, span) in listeners.iter().filter(|l| l.tunnel.is_some()).filter_map(|l| l.request_rule.as_ref()) {
+        if reported.insert(span.start) {
+            let help = "move this setting to the hosts, or remove \"tunnel\" of this listener";
+            sink.error(
+                span,
+                format!("\"{key}\" cannot judge the OpenVPN clients of this listener"),
+                Some(help.to_owned()),
+            );
         }
     }
     let Some(tunnel) = tunnel else { return };

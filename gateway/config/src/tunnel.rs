@@ -644,7 +644,8 @@ fn token_secret(sink: &Sink, at: &At<PathBuf>) -> Option<SharedTokenSecret> {
         return None;
     }
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text);
-    digest.as_ref().try_into().ok().map(SharedTokenSecret)
+    let key: [u8; 32] = digest.as_ref().try_into().ok()?;
+    Some(SharedTokenSecret(key))
 }
 
 /// A program to start, and its arguments.

@@ -124,6 +124,11 @@ fn a_listener_that_openvpn_clients_may_come_to() {
             "passthrough",
         ),
         (
+            format!("{GOOD}{}", listener(":8443", "allow_header = { X-A = true }", tls)),
+            "\"allow_header\" cannot judge the OpenVPN clients",
+            "to the hosts",
+        ),
+        (
             format!("{GOOD}data_plane = \"kernel\"\n{}", listener(":8443", "", tls)),
             "data_plane = \"kernel\" serves only UDP",
             "the user-space data plane",

@@ -301,18 +301,30 @@ async fn serve_until_stopped(
         let registry = begin.registry.clone();
         let clone = |socket: &Option<Socket>| socket.as_ref().and_then(|socket| socket.try_clone().ok());
         let (socket, login) = (clone(&begin.management), clone(&begin.login));
-        let (state, settings, asker) = match server::serve(begin, &mut commands, &mut arrivals).await? {
+        let (state, mut settings, asker) = match server::serve(begin, &mut commands, &mut arrivals).await? {
             Ended::Stopped => return Ok(()),
             Ended::Left(state, settings, asker) => (state, settings, asker),
         };
         let own = state.as_ref().map_err(|e| anyhow!("{e:#}")).and_then(|e| Ok(e.try_clone()?));
-        let (outcome, heard) = oneshot::channel();
-        let given = asker.send(state.map(|state| Handed { state, outcome })).is_ok();
-        if given {
+        let (outcome, mut heard) = oneshot::channel();
+        let mut waits = asker.send(state.map(|state| Handed { state, outcome })).is_ok();
+        while waits {
             tokio::select! {
-                outcome = heard => if outcome == Ok(true) { return Ok(()) },
-                // The end: whatever the other process makes of it.
-                command = commands.recv() => if matches!(command, None | Some(AdminCommand::Stop)) { return Ok(()) },
+                outcome = &mut heard => match outcome {
+                    Ok(true) => return Ok(()),
+                    Ok(false) | Err(_) => waits = false,
+                },
+                command = commands.recv() => match command {
+                    // The end: whatever the other process makes of it.
+                    None | Some(AdminCommand::Stop) => return Ok(()),
+                    // The other process reads the changed file itself. This one may have to continue.
+                    Some(AdminCommand::Lists(lists)) => {
+                        if let Ok(tunnel) = settings.tunnel.with_lists(&lists) {
+                            *settings = settings.with_tunnel(tunnel);
+                        }
+                    }
+                    Some(_) => {}
+                },
             }
         }
         log::warn!("tunnel: no process has taken over; this process continues");
