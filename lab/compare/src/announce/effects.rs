@@ -3,7 +3,7 @@
 
 use super::Case;
 use crate::difference::Aspect;
-use crate::tree::{Node, Place, walk};
+use crate::tree::{Node, Place};
 use std::collections::BTreeMap;
 
 /// Most maps of maps that are followed.
@@ -25,25 +25,35 @@ impl Effects {
     /// Of a configuration of NGINX.
     pub fn of(tree: &[Node]) -> Self {
         let mut out = Self::NONE;
-        walk(tree, &mut |node| {
-            let arguments = node.arguments();
+        out.read(tree);
+        out
+    }
+
+    fn read(&mut self, nodes: &[Node]) {
+        for node in nodes {
+            let is_map = matches!(node.name(), "map" | "geo" | "split_clients");
             // Not the variable that the directive sets.
-            let read = match (node.name(), arguments) {
-                ("map" | "geo" | "split_clients", [read @ .., _]) | ("set", [_, read @ ..]) => read,
-                _ => arguments,
+            let read = match (node.name(), node.arguments()) {
+                (_, [read @ .., _]) if is_map => read,
+                ("set", [_, read @ ..]) => read,
+                (_, all) => all,
             };
-            let mut names: Vec<&str> = read.iter().flat_map(|w| variables(w)).collect();
+            // From what a map chooses is in its variable.
+            let choices = node.inner().iter().filter(|_| is_map).flat_map(Node::arguments);
+            let mut names: Vec<&str> = read.iter().chain(choices).flat_map(|w| variables(w)).collect();
             names.sort_unstable();
             names.dedup();
             for name in names {
-                out.uses.entry(name.to_owned()).or_default().push((node.place.clone(), node.words.clone()));
+                self.uses.entry(name.to_owned()).or_default().push((node.place.clone(), node.words.clone()));
             }
             if node.name() == "if" {
                 let inside = node.inner().iter().map(|n| n.words.clone());
-                out.inside.entry(node.place.clone()).or_default().extend(inside);
+                self.inside.entry(node.place.clone()).or_default().extend(inside);
             }
-        });
-        out
+            if !is_map {
+                self.read(node.inner());
+            }
+        }
     }
 }
 
@@ -153,7 +163,7 @@ mod tests {
     fn a_map_announces_what_its_variable_does_and_a_condition_what_is_inside() {
         let tree = [
             node(3, "map $http_x_kind $kind", Some(vec![node(4, "default a", None)])),
-            node(5, "map $kind $other", Some(vec![node(6, "default b", None)])),
+            node(5, "map $http_x_other $other", Some(vec![node(6, "default $kind", None)])),
             node(7, "proxy_set_header X-Kind $other", None),
             node(8, "if ($http_x_kind = b)", Some(vec![node(9, "add_header X-Frame-Options DENY", None)])),
         ];

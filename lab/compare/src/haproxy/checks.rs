@@ -62,7 +62,10 @@ impl Checks {
             true if is_silent => {
                 let mut expects = own.iter().filter(|n| is(n, "expect")).map(|n| n.place.clone()).peekable();
                 if expects.peek().is_none() {
-                    // A connection without a request.
+                    // Connections without a request.
+                    for node in own.iter().filter(|n| is(n, "connect")) {
+                        self.addresses.extend(addresses(proxy, node.after("port").and_then(number)));
+                    }
                     return;
                 }
                 if !own.iter().any(|n| is(n, "connect")) {
@@ -366,7 +369,9 @@ mod tests {
         assert!(http[0].servers.contains("10.0.0.9:8081"));
         assert_eq!(addresses, all("10.0.0.9:80 10.0.0.9:8081"));
         assert!(of(&["option tcp-check"]).0.is_empty());
-        assert!(of(&["http-check connect"]).0.is_empty(), "there is no request");
+        let (http, addresses, _) = of(&["http-check connect port 8081"]);
+        assert!(http.is_empty(), "there is no request");
+        assert_eq!(addresses, all("10.0.0.9:80 10.0.0.9:8081"));
         let (http, _, unanswered) = of(&["http-check expect status 204", "http-check expect string up"]);
         assert_eq!((http[0].target.as_str(), http[0].status, http[0].content.as_deref()), ("/d", 204, Some("up")));
         assert_eq!(unanswered, 1, "the copy only connects in the place of the first one");

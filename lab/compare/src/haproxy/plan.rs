@@ -54,7 +54,8 @@ pub fn plan(tree: &[Node], abilities: &Abilities, lists: &Lists) -> Plan {
         plan.checks.extend(checks.http);
         plan.dialogues.extend(checks.dialogues);
         if let Some(place) = checks.silent {
-            let why = "HAProxy sends no request in this health check, so its servers would be down: the copy only connects";
+            let why =
+                "HAProxy sends no request in this health check, so its servers would be down: the copy only connects";
             plan.skip(&place, why);
         }
         for place in checks.unanswered {
