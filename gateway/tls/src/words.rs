@@ -3,6 +3,9 @@
 use rustls::{CertificateError, OtherError};
 use std::io;
 
+const ALGORITHM: &str = "it is signed with an algorithm that is not accepted, such as SHA-1";
+const KIND_OF_KEY: &str = "it is signed with a kind of key that is not accepted";
+
 /// Why a certificate is not accepted: a clause about the certificate, such as "it has expired".
 pub fn certificate_problem(e: &CertificateError) -> String {
     use CertificateError as E;
@@ -18,23 +21,19 @@ pub fn certificate_problem(e: &CertificateError) -> String {
             "the revocation list of its CA has expired"
         }
         E::BadSignature => "its signature is wrong",
-        E::UnsupportedSignatureAlgorithmContext { .. } => {
-            "it is signed with an algorithm that is not accepted, such as SHA-1"
-        }
-        E::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
-            "it is signed with a kind of key that is not accepted"
-        }
+        E::UnsupportedSignatureAlgorithmContext { .. } => ALGORITHM,
+        E::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => KIND_OF_KEY,
         E::NotValidForName => "it is not for this name",
         E::InvalidPurpose | E::InvalidPurposeContext { .. } => "its extended key usage does not allow this use",
         E::InvalidOcspResponse => "its OCSP response is not valid",
         E::ApplicationVerificationFailure => "its name is not allowed",
-        E::Other(OtherError(other)) => {
-            return match other.downcast_ref::<webpki::Error>() {
-                Some(webpki::Error::UnsupportedCertVersion) => "its X.509 version is 1, but must be 3".to_owned(),
-                Some(e) => format!("webpki: {e}"),
-                None => other.to_string(),
-            };
-        }
+        E::Other(OtherError(other)) => match other.downcast_ref::<webpki::Error>() {
+            Some(webpki::Error::UnsupportedCertVersion) => "its X.509 version is 1, but must be 3",
+            Some(webpki::Error::UnsupportedSignatureAlgorithmContext(_)) => ALGORITHM,
+            Some(webpki::Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_)) => KIND_OF_KEY,
+            Some(e) => return format!("webpki: {e}"),
+            None => return other.to_string(),
+        },
         // With the names for which it is valid, for example.
         other => return other.to_string(),
     };

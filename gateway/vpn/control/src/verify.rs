@@ -254,13 +254,6 @@ fn bad(e: webpki::Error) -> Error {
         E::CrlExpired { .. } => CertificateError::ExpiredRevocationList,
         E::UnknownIssuer => CertificateError::UnknownIssuer,
         E::RequiredEkuNotFoundContext(_) => CertificateError::InvalidPurpose,
-        E::UnsupportedCertVersion => lacking("its X.509 version is 1, but must be 3"),
-        E::UnsupportedSignatureAlgorithmContext(_) => {
-            lacking("it is signed with an algorithm that is not accepted, such as SHA-1")
-        }
-        E::UnsupportedSignatureAlgorithmForPublicKeyContext(_) => {
-            lacking("it is signed with a kind of key that is not accepted")
-        }
         other => CertificateError::Other(rustls::OtherError(std::sync::Arc::new(other))),
     })
 }
