@@ -241,16 +241,16 @@ impl Interface {
     }
 
     fn look(&mut self, device: &str, server: IpAddr) {
+        // Also without a network: when there is one, its route is added.
+        self.server = Some(server);
         let index = Netlink::route().and_then(|mut netlink| netlink.link_index(device));
         let changed = match index {
             Ok(index) => self.change_routes(index, server, &self.redirect, &self.routes),
             Err(e) => Err(Unchanged::Failed(format!("through {device}"), e)),
         };
-        match changed {
-            Ok(()) => self.server = Some(server),
-            // The network is away. When there is another one, it is heard of.
-            Err(Unchanged::NoRoute) => {}
-            Err(Unchanged::Failed(what, e)) => log::warn!("cannot change the route {what}: {e}"),
+        // Without a network, nothing is to be done until a notification says that there is one.
+        if let Err(Unchanged::Failed(what, e)) = changed {
+            log::warn!("cannot change the route {what}: {e}");
         }
     }
 
