@@ -223,7 +223,7 @@ impl Interface {
                 log::warn!("cannot remove the route to {server} through {device}: {e}");
             }
         }
-        if self.server.is_some() {
+        if self.server.is_some() || self.routes.iter().any(|network| covers(*network, server)) {
             self.look(device, server);
         }
     }
