@@ -211,7 +211,7 @@ UNIT
 systemctl daemon-reload
 systemctl restart sealane.service || fail "the service with a tunnel"
 ip -brief address show | grep -q '^sealane0' || fail "no interface: $(ip -brief address show)"
-ip netns exec client sealane tunnel connect /tmp/alice.ovpn >/tmp/client 2>&1 &
+ip netns exec client sealane tunnel connect --dns off /tmp/alice.ovpn >/tmp/client 2>&1 &
 client=$!
 reached() { ip netns exec client ping -c 1 -W 5 10.8.0.1 >/dev/null 2>&1; }
 connections() { grep -c 'connected to 192.0.2.1' /tmp/client; }

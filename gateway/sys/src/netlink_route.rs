@@ -167,7 +167,7 @@ impl Netlink {
 
     /// Sends a network's packets through an interface, replacing what was said of it.
     pub fn route_add(&mut self, index: u32, network: IpAddr, prefix: u8, via: Option<IpAddr>) -> io::Result<()> {
-        self.ask(&route_request(RTM_NEWROUTE, CREATE | REPLACE, index, network, prefix, via)).map(drop)
+        self.route_set(&static_route(index, network, prefix, via))
     }
 
     /// The unicast routes of the main table: IPv4, then IPv6. Of a route with several gateways, the first is taken.
@@ -187,22 +187,22 @@ impl Netlink {
 
     /// Adds a route. It replaces one to the same network with the same metric.
     pub fn route_set(&mut self, route: &Route) -> io::Result<()> {
-        self.ask(&whole_route_request(RTM_NEWROUTE, CREATE | REPLACE, route)).map(drop)
+        self.ask(&route_request(RTM_NEWROUTE, CREATE | REPLACE, route)).map(drop)
     }
 
     /// Adds a route. In IPv4, it comes before those to the same network with the same metric, which stay.
     pub fn route_prepend(&mut self, route: &Route) -> io::Result<()> {
-        self.ask(&whole_route_request(RTM_NEWROUTE, CREATE, route)).map(drop)
+        self.ask(&route_request(RTM_NEWROUTE, CREATE, route)).map(drop)
     }
 
     /// Takes exactly this route away.
     pub fn route_unset(&mut self, route: &Route) -> io::Result<()> {
-        self.ask(&whole_route_request(RTM_DELROUTE, 0, route)).map(drop)
+        self.ask(&route_request(RTM_DELROUTE, 0, route)).map(drop)
     }
 
     /// Takes a route away.
     pub fn route_del(&mut self, index: u32, network: IpAddr, prefix: u8) -> io::Result<()> {
-        self.ask(&route_request(RTM_DELROUTE, 0, index, network, prefix, None)).map(drop)
+        self.route_unset(&static_route(index, network, prefix, None))
     }
 }
 
@@ -229,29 +229,12 @@ fn address_request(kind: u16, flags: u16, index: u32, address: IpAddr, prefix: u
     Request::new(kind, flags, &m).with(libc::IFA_LOCAL, &bytes).with(libc::IFA_ADDRESS, &bytes)
 }
 
-fn route_request(kind: u16, flags: u16, index: u32, network: IpAddr, prefix: u8, via: Option<IpAddr>) -> Request {
-    // `struct rtmsg`: family, prefix lengths, TOS, table, protocol, scope, type, flags.
-    let scope = if via.is_some() || network.is_ipv6() { libc::RT_SCOPE_UNIVERSE } else { libc::RT_SCOPE_LINK };
-    let mut m = [0; 12];
-    m[..8].copy_from_slice(&[
-        family(network),
-        prefix,
-        0,
-        0,
-        libc::RT_TABLE_MAIN,
-        libc::RTPROT_STATIC,
-        scope,
-        libc::RTN_UNICAST,
-    ]);
-    let mut request =
-        Request::new(kind, flags, &m).with(libc::RTA_OIF, &index.to_ne_bytes()).with(libc::RTA_DST, &octets(network));
-    if let Some(via) = via {
-        request = request.with(libc::RTA_GATEWAY, &octets(via));
-    }
-    request
+/// A route as an administrator sets it.
+fn static_route(link: u32, network: IpAddr, len: u8, via: Option<IpAddr>) -> Route {
+    Route { network, len, via, link, metric: 0, protocol: STATIC, source: None, is_on_link: false }
 }
 
-fn whole_route_request(kind: u16, flags: u16, route: &Route) -> Request {
+fn route_request(kind: u16, flags: u16, route: &Route) -> Request {
     let Route { network, len, via, link, metric, protocol, source, is_on_link } = *route;
     let scope = if via.is_some() || network.is_ipv6() { libc::RT_SCOPE_UNIVERSE } else { libc::RT_SCOPE_LINK };
     let mut m = [0; ROUTE_MESSAGE];
@@ -372,8 +355,8 @@ mod tests {
             [route, direct, Route { via: Some(six), ..route }, Route { network: six, len: 128, via: None, ..direct }]
         {
             let family = family(route.network);
-            assert_eq!(read_route(&answer(whole_route_request(RTM_NEWROUTE, 0, &route)), family), Some(route));
-            assert_eq!(read_route(&answer(whole_route_request(RTM_NEWROUTE, 0, &route)), family ^ 1), None);
+            assert_eq!(read_route(&answer(route_request(RTM_NEWROUTE, 0, &route)), family), Some(route));
+            assert_eq!(read_route(&answer(route_request(RTM_NEWROUTE, 0, &route)), family ^ 1), None);
         }
     }
 

@@ -91,6 +91,8 @@ pub fn connect(mut profile: Profile, names: NamesMode) -> Result<()> {
     log::start(log::LogSettings::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(run(profile, &mut interface));
+    // A name that is still being resolved does not delay the end.
+    runtime.shutdown_background();
     log::finish();
     ended
 }
@@ -212,7 +214,7 @@ struct Turn {
 /// A host and a port.
 type Place = (String, u16);
 
-/// Names with their last known addresses: while the tunnel is down, but its routes and DNS servers are in force, names cannot be
+/// Names with their last known addresses: while the tunnel is down, but its routes or DNS servers are in force, names may not be
 /// resolved.
 #[derive(Clone, Default)]
 struct Hosts(Arc<Mutex<HashMap<Place, Vec<SocketAddr>>>>);
@@ -447,10 +449,7 @@ async fn open(
 ) -> Result<(Session, SocketId, SocketAddr)> {
     let proxy = proxy_of(profile, remote);
     let (host, port) = proxy.map_or((&remote.host, remote.port), |proxy| (&proxy.host, proxy.port));
-    let mut found = match interface.is_redirecting() {
-        true => turn.hosts.resolve_or_remember(host, port).await?,
-        false => turn.hosts.resolve(host, port).await?,
-    };
+    let mut found = turn.hosts.resolve_or_remember(host, port).await?;
     found.retain(|address| remote.family.takes(address));
     // Each round through the servers uses the host's next address.
     let round = (turn.attempt - 1) / profile.remotes.len() as u64;

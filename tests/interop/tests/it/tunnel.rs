@@ -201,7 +201,7 @@ fn a_user_with_codes_comes_in_with_password_and_code() {
     world.write("answers", &format!("al\nright\n{next}\n"));
     // Without a terminal, and in the process that is ended with the test.
     let mut command = world.command(End::Client, &find("setsid").expect("util-linux has it"));
-    let connect = format!("exec {} tunnel connect asking.ovpn < answers", binary::sealane().display());
+    let connect = format!("exec {} tunnel connect --dns off asking.ovpn < answers", binary::sealane().display());
     let ours = Server::start(
         {
             command.args(["sh", "-c", &connect]);
@@ -265,7 +265,7 @@ fn our_client_connects_to_a_stock_server() {
         let ours =
             world.write("ours.ovpn", &format!("{}{more}", profile.replace("proto udp", &format!("proto {proto}"))));
         let mut command = world.command(End::Client, sealane_interop::binary::sealane());
-        command.args(["tunnel", "connect"]).arg(ours);
+        command.args(["tunnel", "connect", "--dns", "off"]).arg(ours);
         let client = sealane_interop::process::Server::start(command, &world.path(""));
         assert!(said(&client, "connected to"), "{}\n{}", client.log(), server.log());
         assert_eq!(world.pings(End::Client, INSIDE, 5, "0.05", 56), 5, "{proto}");
@@ -337,7 +337,7 @@ fn ours_at_both_ends_use_the_epoch_format() {
     let profile = world.profile("alice");
     let server = world.serve();
     let mut command = world.command(End::Client, sealane_interop::binary::sealane());
-    command.args(["tunnel", "connect"]).arg(profile);
+    command.args(["tunnel", "connect", "--dns", "off"]).arg(profile);
     let client = sealane_interop::process::Server::start(command, &world.path(""));
     assert!(said(&client, "connected to"), "{}\n{}", client.log(), server.log());
     assert!(said(&server, "epoch format"), "{}", server.log());

@@ -37,7 +37,7 @@ fn client(world: &World, profile: &str, answers: &str) -> Server {
     world.write("asking.ovpn", profile);
     world.write("answers", answers);
     let mut command = world.command(End::Client, &peers::find("setsid").expect("util-linux has it"));
-    let connect = format!("exec {} tunnel connect asking.ovpn < answers", binary::sealane().display());
+    let connect = format!("exec {} tunnel connect --dns off asking.ovpn < answers", binary::sealane().display());
     command.arg(peers::find("sh").expect("every system has one")).args(["-c", &connect]);
     Server::start(command, &world.path(""))
 }
@@ -95,7 +95,7 @@ fn a_second_question_is_asked_on_the_terminal() {
     let mkfifo = peers::find("mkfifo").expect("every system has one");
     assert!(process::run(world.command(End::Client, &mkfifo).arg("typed"), b"").status.success());
     let mut command = world.command(End::Client, &sh);
-    let connect = format!("{} tunnel connect asking.ovpn", binary::sealane().display());
+    let connect = format!("{} tunnel connect --dns off asking.ovpn", binary::sealane().display());
     command.args(["-c", &format!("exec {} -qec '{connect}' /dev/null < typed", program.display())]);
     let client = Server::start(command, &world.path(""));
     let mut keyboard = std::fs::File::options().write(true).open(world.path("typed")).expect("it is read");

@@ -49,7 +49,7 @@ fn our_client_is_served() {
     let world = world!();
     let server = serve(&world, "network6 = \"fd00:88::/64\"");
     let mut command = world.command(End::Client, binary::sealane());
-    command.args(["tunnel", "connect"]).arg(world.profile("alice"));
+    command.args(["tunnel", "connect", "--dns", "off"]).arg(world.profile("alice"));
     let client = Server::start(command, &world.path(""));
     assert!(said(&client, "connected to"), "{}\n{}", client.log(), server.log());
     assert_eq!(world.pings(End::Client, INSIDE, 5, "0.1", 56), 5);
@@ -75,7 +75,7 @@ fn an_offloaded_peer_is_met() {
     assert!(said(&server, "Initialization Sequence Completed"), "{}", server.log());
     assert!(world.has_offloaded_link(End::Server), "{}", server.log());
     let mut command = world.command(End::Client, binary::sealane());
-    command.args(["tunnel", "connect"]).arg(&profile);
+    command.args(["tunnel", "connect", "--dns", "off"]).arg(&profile);
     let mut client = Server::start(command, &world.path(""));
     assert!(said(&client, "connected to"), "{}\n{}", client.log(), server.log());
     assert_eq!(world.pings(End::Client, INSIDE, 5, "0.1", 56), 5, "{}", server.log());

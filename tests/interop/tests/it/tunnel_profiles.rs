@@ -324,7 +324,7 @@ fn what_a_profile_leaves_open_is_asked() {
         ),
     ] {
         world.write("asking.ovpn", &format!("{profile}{more}\n"));
-        let connect = format!("{} tunnel connect asking.ovpn", binary::sealane().display());
+        let connect = format!("{} tunnel connect --dns off asking.ovpn", binary::sealane().display());
         // Without a terminal, and in the process that is ended with the test.
         let lines: String = answers.iter().map(|(_, answer)| format!("{answer}\n")).collect();
         world.write("answers", &lines);
@@ -352,7 +352,7 @@ fn what_a_profile_leaves_open_is_asked() {
     // No answer is no password.
     world.write("asking.ovpn", &format!("{profile}auth-user-pass\n"));
     let mut command = world.command(End::Client, &peers::find("setsid").expect("util-linux has it"));
-    command.arg("--wait").arg(binary::sealane()).args(["tunnel", "connect", "asking.ovpn"]);
+    command.arg("--wait").arg(binary::sealane()).args(["tunnel", "connect", "--dns", "off", "asking.ovpn"]);
     let said: peers::Said = process::run(&mut command, b"al\n").into();
     assert!(said.code == Some(1) && said.all().contains("no answer to \"Password:\""), "{}", said.all());
 }
@@ -384,7 +384,7 @@ fn encrypted_keys_need_their_passphrase() {
         world.write("asking.ovpn", &format!("{profile}auth-user-pass\n"));
         world.write("answers", "correct-horse\nal\nright\n");
         let mut command = world.command(End::Client, &setsid);
-        let connect = format!("exec {} tunnel connect asking.ovpn < answers", binary::sealane().display());
+        let connect = format!("exec {} tunnel connect --dns off asking.ovpn < answers", binary::sealane().display());
         command.arg(&sh).args(["-c", &connect]);
         let client = Server::start(command, &world.path(""));
         assert!(said(&client, "connected to"), "{file}: {}\n{}", client.log(), server.log());

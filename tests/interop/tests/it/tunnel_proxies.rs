@@ -161,7 +161,7 @@ fn client(world: &World, profile: &str, answers: &str) -> Server {
     world.write("tried.ovpn", profile);
     world.write("answers", answers);
     let mut command = world.command(End::Client, &peers::find("setsid").expect("util-linux has it"));
-    let connect = format!("exec {} tunnel connect tried.ovpn < answers", binary::sealane().display());
+    let connect = format!("exec {} tunnel connect --dns off tried.ovpn < answers", binary::sealane().display());
     command.arg(peers::find("sh").expect("every system has one")).args(["-c", &connect]);
     Server::start(command, &world.path(""))
 }

@@ -8,7 +8,7 @@
 
 use super::names::{Names, NamesMode};
 use super::owner::{Owner, is_abandoned};
-use super::redirect::{Change, NoRoute, PROTOCOL, Situation, covers, through_tunnel};
+use super::redirect::{Change, NoRoute, PROTOCOL, Situation, bits, covers, through_tunnel};
 use crate::profile::Profile;
 use anyhow::{Context as _, Result, anyhow};
 use rustix::io::Errno;
@@ -68,7 +68,7 @@ impl Interface {
 
     /// Removes what earlier processes have left that were killed.
     pub async fn sweep(&self) {
-        if let Err(e) = sweep_routes() {
+        if let Err(e) = sweep_routes(self.owner.mark) {
             log::warn!("cannot remove the routes of an earlier client that was killed: {e}");
         }
         self.names.sweep().await;
@@ -89,6 +89,11 @@ impl Interface {
         for from in pulled.into_iter().chain([&own]) {
             routes.extend(from.routes.iter().map(|(a, n)| (IpAddr::V4(*a), *n)));
             routes.extend(from.routes6.iter().map(|(a, n)| (IpAddr::V6(*a), *n)));
+        }
+        let alone = (server, bits(server));
+        if routes.contains(&alone) {
+            log::warn!("the route to the server itself is not set through the tunnel");
+            routes.retain(|route| *route != alone);
         }
         let redirect = pulled.map_or(own.redirect, |pulled| pulled.redirect.or(own.redirect));
         let dns = pulled.map(|pulled| pulled.dns.clone()).unwrap_or_default().over(own.dns).settings();
@@ -132,6 +137,8 @@ impl Interface {
             }
             match netlink.route_prepend(&through_tunnel(index, (address, len), STATIC)) {
                 Ok(()) => self.routes.push((address, len)),
+                // In IPv6, `redirect-gateway` has the same route.
+                Err(e) if is(&e, Errno::EXIST) => {}
                 Err(e) => log::warn!("cannot set the route {address}/{len}: {e}"),
             }
         }
@@ -187,7 +194,11 @@ impl Interface {
         let changes = situation.changes(redirect, through).map_err(|NoRoute| Unchanged::NoRoute)?;
         for change in changes {
             let done = match change {
-                Change::Add(route) if route.link == tunnel => netlink.route_prepend(&route),
+                Change::Add(route) if route.link == tunnel => match netlink.route_prepend(&route) {
+                    // In IPv6, `route-ipv6` has the same route. When that one goes, a notification follows.
+                    Err(e) if is(&e, Errno::EXIST) => Ok(()),
+                    done => done,
+                },
                 Change::Add(route) => netlink.route_set(&route),
                 // One that somebody else has deleted is gone as well.
                 Change::Remove(route) => netlink.route_unset(&route).or(Ok(())),
@@ -198,14 +209,21 @@ impl Interface {
         Ok(())
     }
 
-    /// Whether the system's routes or DNS servers are those of the tunnel.
-    pub fn is_redirecting(&self) -> bool {
-        self.redirect.enabled || self.redirect.six || self.names.is_changed()
-    }
-
     /// The route to a server is there before the client connects to it, by the way that leads there now.
     pub fn before_connecting(&mut self, device: &str, server: IpAddr) {
-        if self.server.is_some() {
+        // The server before may have pushed a route to this one alone.
+        let alone = (server, bits(server));
+        if self.routes.contains(&alone) {
+            self.routes.retain(|route| *route != alone);
+            let removed = Netlink::route().and_then(|mut netlink| {
+                let index = netlink.link_index(device)?;
+                netlink.route_unset(&through_tunnel(index, alone, STATIC))
+            });
+            if let Err(e) = removed {
+                log::warn!("cannot remove the route to {server} through {device}: {e}");
+            }
+        }
+        if self.server.is_some() || self.routes.iter().any(|network| covers(*network, server)) {
             self.look(device, server);
         }
     }
@@ -223,16 +241,16 @@ impl Interface {
     }
 
     fn look(&mut self, device: &str, server: IpAddr) {
+        // Also without a network: when there is one, its route is added.
+        self.server = Some(server);
         let index = Netlink::route().and_then(|mut netlink| netlink.link_index(device));
         let changed = match index {
             Ok(index) => self.change_routes(index, server, &self.redirect, &self.routes),
             Err(e) => Err(Unchanged::Failed(format!("through {device}"), e)),
         };
-        match changed {
-            Ok(()) => self.server = Some(server),
-            // The network is away. When there is another one, it is heard of.
-            Err(Unchanged::NoRoute) => {}
-            Err(Unchanged::Failed(what, e)) => log::warn!("cannot change the route {what}: {e}"),
+        // Without a network, nothing is to be done until a notification says that there is one.
+        if let Err(Unchanged::Failed(what, e)) = changed {
+            log::warn!("cannot change the route {what}: {e}");
         }
     }
 
@@ -244,24 +262,26 @@ impl Interface {
             && let Some(server) = self.server
         {
             self.redirect = Redirect::default();
+            if let Err(e) = remove_routes_through(device) {
+                log::warn!("cannot remove the routes of the tunnel: {e}");
+            }
             self.look(device, server);
         }
     }
 
     /// Undoes all that does not disappear with the interface.
     pub async fn undo(&mut self, device: &str) {
+        // First the routes: programs for name resolution may take so long that this process is killed.
+        if self.server.take().is_some() {
+            self.redirect = Redirect::default();
+            let mark = self.owner.mark;
+            let inside = remove_routes_through(device);
+            let outside = remove_routes(|route| route.metric == mark);
+            if let Err(e) = inside.and(outside) {
+                log::warn!("cannot remove the routes of the tunnel: {e}");
+            }
+        }
         self.names.undo().await;
-        if self.server.take().is_none() {
-            return;
-        }
-        self.redirect = Redirect::default();
-        let mark = self.owner.mark;
-        let index = Netlink::route().and_then(|mut netlink| netlink.link_index(device));
-        let inside = index.and_then(|index| remove_routes(|route| route.link == index));
-        let outside = remove_routes(|route| route.metric == mark);
-        if let Err(e) = inside.and(outside) {
-            log::warn!("cannot remove the routes of the tunnel: {e}");
-        }
     }
 }
 
@@ -296,13 +316,20 @@ fn has_changed(watch: &Netlink) -> bool {
 }
 
 /// Removes the routes to servers that were left by clients that were killed. Their other routes have gone with their interfaces.
-fn sweep_routes() -> io::Result<()> {
-    let is_left = |route: &Route| is_abandoned(route.metric);
+/// `own`: the number of this process, which has no routes yet.
+fn sweep_routes(own: u32) -> io::Result<()> {
+    let is_left = |route: &Route| route.metric == own || is_abandoned(route.metric);
     let removed = remove_routes(is_left)?;
     if removed > 0 {
         log::info!("an earlier client had been killed: {removed} of its routes are removed");
     }
     Ok(())
+}
+
+/// Removes the routes of `redirect-gateway` through the tunnel; returns how many.
+fn remove_routes_through(device: &str) -> io::Result<usize> {
+    let index = Netlink::route()?.link_index(device)?;
+    remove_routes(|route| route.link == index)
 }
 
 /// Removes routes of clients; returns how many.
@@ -313,9 +340,13 @@ fn remove_routes(is_meant: impl Fn(&Route) -> bool) -> io::Result<usize> {
         match netlink.route_unset(route) {
             Ok(()) => removed += 1,
             // Somebody else was faster.
-            Err(e) if e.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {}
+            Err(e) if is(&e, Errno::SRCH) => {}
             Err(e) => return Err(e),
         }
     }
     Ok(removed)
+}
+
+fn is(e: &io::Error, errno: Errno) -> bool {
+    e.raw_os_error() == Some(errno.raw_os_error())
 }

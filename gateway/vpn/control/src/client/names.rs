@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use sealane_log as log;
 use sealane_ovpn::dns::{Dnssec, Server, Settings, Transport};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, PathBuf};
@@ -27,8 +27,12 @@ const MAX_FILE: u64 = 64 << 10;
 const LIMIT: Duration = Duration::from_secs(10);
 /// The C library reads no more servers of the file than these.
 const FILE_SERVERS: usize = 3;
-/// Where programs of the name `resolvconf` keep a file for each interface.
+/// Where programs of the name `resolvconf` keep a file for each record.
 const RECORDS: &[&str] = &["/run/resolvconf/interface", "/run/resolvconf/interfaces", "/run/resolvconf/keys"];
+/// Records of `resolvconf` that are a client's have this and its number after the interface. Programs leave no comments in a record.
+const RECORD: &str = ".sealane-";
+/// What a new file is called before it replaces [`FILE`], with the client's number.
+const NEW_FILE: &str = ".resolv.conf.sealane-";
 /// Lines of the file that are this client's begin with this and its number.
 const MARK: &str = "# sealane-client ";
 
@@ -94,10 +98,12 @@ impl Names {
 
     /// Removes what an earlier process that was killed has left. Settings of systemd-resolved disappear with their interface.
     pub async fn sweep(&self) {
-        if let Err(e) = self.sweep_file() {
+        // This process has written nothing yet.
+        let is_left = |mark: u32| mark == self.mark || is_abandoned(mark);
+        if let Err(e) = self.sweep_file(is_left) {
             log::warn!("cannot remove what an earlier client has left in {}: {e:#}", self.file.display());
         }
-        for record in abandoned_records(RECORDS) {
+        for record in abandoned_records(RECORDS, is_left) {
             match tell("resolvconf", &["-d", &record], "", true).await {
                 Ok(()) => log::info!("an earlier client had been killed: its record {record} of resolvconf is removed"),
                 Err(e) => log::warn!("cannot remove what an earlier client has left: {e:#}"),
@@ -105,9 +111,16 @@ impl Names {
         }
     }
 
-    fn sweep_file(&self) -> Result<()> {
+    fn sweep_file(&self, is_left: impl Fn(u32) -> bool) -> Result<()> {
+        let folder = self.file.parent().map(fs::read_dir).transpose()?;
+        for file in folder.into_iter().flatten().flatten() {
+            let mark = file.file_name().to_str().and_then(|name| number(name.strip_prefix(NEW_FILE)?));
+            if mark.is_some_and(&is_left) {
+                fs::remove_file(file.path())?;
+            }
+        }
         let Some(mut text) = read_if_file(&self.file)? else { return Ok(()) };
-        let abandoned: Vec<u32> = marks(&text).into_iter().filter(|mark| is_abandoned(*mark)).collect();
+        let abandoned: Vec<u32> = marks(&text).into_iter().filter(|mark| is_left(*mark)).collect();
         for mark in &abandoned {
             text = restored(&text, *mark);
         }
@@ -116,11 +129,6 @@ impl Names {
             log::info!("an earlier client had been killed: its lines in {} are removed", self.file.display());
         }
         Ok(())
-    }
-
-    /// Whether names are resolved by the tunnel's servers.
-    pub const fn is_changed(&self) -> bool {
-        self.applied.is_some()
     }
 
     /// Applies settings in place of those before. An error is a reason not to connect.
@@ -193,8 +201,8 @@ impl Names {
                 Ok(None)
             }
             Way::Resolvconf => {
-                let record = format!("{MARK}{:08x}\n{}", self.mark, lines(server, &settings.search));
-                tell("resolvconf", &["-a", device], &record, true).await.map(|()| None)
+                let text = lines(server, &settings.search);
+                tell("resolvconf", &["-a", &record(device, self.mark)], &text, true).await.map(|()| None)
             }
             Way::File => {
                 let text = read(&self.file)?;
@@ -211,7 +219,7 @@ impl Names {
         let Some(Applied { device, written, .. }) = self.applied.take() else { return };
         let undone = match &self.way {
             Way::Resolved => tell("resolvectl", &["revert", &device], "", true).await,
-            Way::Resolvconf => tell("resolvconf", &["-d", &device], "", true).await,
+            Way::Resolvconf => tell("resolvconf", &["-d", &record(&device, self.mark)], "", true).await,
             Way::File => self.undo_file(written.as_deref()),
             Way::None(_) => Ok(()),
         };
@@ -257,15 +265,22 @@ fn is_plain(device: &str) -> bool {
     !device.starts_with('-') && device.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
 }
 
-/// The interfaces whose files were left by clients that have ended.
-fn abandoned_records(folders: &[&str]) -> Vec<String> {
+/// The record of an interface in `resolvconf`: as usual the interface, a dot and who has made it.
+fn record(device: &str, mark: u32) -> String {
+    format!("{device}{RECORD}{mark:08x}")
+}
+
+/// The records that were left by clients that have ended.
+fn abandoned_records(folders: &[&str], is_left: impl Fn(u32) -> bool) -> Vec<String> {
     let files = folders.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
-    let is_left = |file: &fs::DirEntry| {
-        let text = read_if_file(&file.path()).ok().flatten().unwrap_or_default();
-        marks(&text).into_iter().any(is_abandoned)
-    };
-    let names = files.filter(is_left).filter_map(|file| file.file_name().into_string().ok());
-    names.filter(|name| is_plain(name)).collect()
+    let names = files.filter_map(|file| file.file_name().into_string().ok()).filter(|name| is_plain(name));
+    names.filter(|name| name.rsplit_once(RECORD).and_then(|(_, mark)| number(mark)).is_some_and(&is_left)).collect()
+}
+
+/// The number of a client, as it is written.
+fn number(text: &str) -> Option<u32> {
+    let is_number = text.len() == 8 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    u32::from_str_radix(text, 16).ok().filter(|_| is_number)
 }
 
 /// Whether a program is installed.
@@ -376,7 +391,8 @@ fn described(settings: &Settings) -> String {
 
 /// The file with our lines first. Lines that would be used beside ours become comments.
 fn applied(text: &str, mark: u32, lines: &str) -> String {
-    let words: &[&str] = match (lines.contains("nameserver "), lines.contains("search ")) {
+    let has = |word: &str| lines.lines().any(|line| line.starts_with(word));
+    let words: &[&str] = match (has("nameserver "), has("search ")) {
         (true, true) => &["nameserver", "search", "domain"],
         (true, false) => &["nameserver"],
         _ => &["search", "domain"],
@@ -415,8 +431,7 @@ fn restored(text: &str, mark: u32) -> String {
 
 /// The numbers of clients that have lines in the file.
 fn marks(text: &str) -> Vec<u32> {
-    let number = |line: &str| u32::from_str_radix(line.strip_prefix(MARK)?.get(..8)?, 16).ok();
-    let mut marks: Vec<u32> = text.lines().filter_map(number).collect();
+    let mut marks: Vec<u32> = text.lines().filter_map(|line| number(line.strip_prefix(MARK)?.get(..8)?)).collect();
     marks.sort_unstable();
     marks.dedup();
     marks
@@ -450,28 +465,53 @@ fn read(path: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Replaces the file in one step. Where that is not possible, as for a file that is mounted into a container, it is written anew.
+/// Replaces the file in one step. Where that is not possible, as for a file that is mounted into a container, or on a full disk, it is
+/// written in place.
 fn replace(path: &Path, text: &str, mark: u32) -> Result<()> {
-    let about = fs::symlink_metadata(path)?;
-    let new = path.with_file_name(format!(".resolv.conf.sealane-{mark:08x}"));
+    let about = fs::symlink_metadata(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let new = path.with_file_name(format!("{NEW_FILE}{mark:08x}"));
     let made = make(&new, text, &about).and_then(|()| fs::rename(&new, path));
     let Err(e) = made else { return Ok(()) };
     // It may not have been made.
     let _ = fs::remove_file(&new);
-    let elsewhere = [io::ErrorKind::ResourceBusy, io::ErrorKind::ReadOnlyFilesystem, io::ErrorKind::PermissionDenied];
-    let written = match elsewhere.contains(&e.kind()) {
+    let in_place = [
+        io::ErrorKind::ResourceBusy,
+        io::ErrorKind::ReadOnlyFilesystem,
+        io::ErrorKind::PermissionDenied,
+        io::ErrorKind::StorageFull,
+        io::ErrorKind::QuotaExceeded,
+    ];
+    let written = match in_place.contains(&e.kind()) {
         false => Err(e),
-        true => {
-            let file =
-                OpenOptions::new().write(true).truncate(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path);
-            file.and_then(|mut file| file.write_all(text.as_bytes()))
-        }
+        true => overwrite(path, text),
     };
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Writes the file in place. If there is no room for all of it, it has its old text afterwards.
+fn overwrite(path: &Path, text: &str) -> io::Result<()> {
+    let flags = OFlags::NOFOLLOW.bits() as i32;
+    let mut file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
+    let mut old = Vec::new();
+    file.read_to_end(&mut old)?;
+    let written = write_from_start(&mut file, text.as_bytes());
+    if written.is_err() {
+        // Its room is still there.
+        write_from_start(&mut file, &old)?;
+    }
+    written
+}
+
+fn write_from_start(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    file.seek(io::SeekFrom::Start(0))?;
+    file.write_all(bytes)?;
+    file.set_len(bytes.len() as u64)
+}
+
 /// Makes a file with the owner and the mode of another.
 fn make(path: &Path, text: &str, like: &fs::Metadata) -> io::Result<()> {
+    // An earlier attempt may have left it.
+    let _ = fs::remove_file(path);
     let mut file: File = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())?;
     fchown(&file, Some(like.uid()), Some(like.gid()))?;
@@ -509,6 +549,8 @@ mod tests {
             assert_eq!(restored(&new, OURS), text);
             assert_eq!(restored(&new, OTHER), new, "another client's lines stay");
         }
+        let new = applied("nameserver 192.0.2.1\n", OURS, &lines(None, &["nameserver".to_owned(), "x".to_owned()]));
+        assert!(new.ends_with("end\nnameserver 192.0.2.1\n"), "a domain with this name: {new}");
         // Only a list of names.
         let new = applied("nameserver 192.0.2.1\n", OURS, &lines(None, &["corp.example".to_owned()]));
         assert!(new.ends_with("end\nnameserver 192.0.2.1\n"), "{new}");
@@ -545,23 +587,41 @@ mod tests {
         let refused = format!("{:#}", writable(&link).expect_err("a link"));
         assert!(refused.contains("is a symbolic link to") && refused.contains("--dns"), "{refused}");
         assert_eq!(read_if_file(&link).expect("it is skipped"), None);
+        // In place: longer, and shorter.
+        for text in ["nameserver 10.8.0.1\nnameserver 10.8.0.2\n", "nameserver 192.0.2.1\n"] {
+            overwrite(&file, text).expect("written");
+            assert_eq!(read(&file).expect("read"), text);
+        }
+        assert!(overwrite(&link, "nameserver 10.8.0.1\n").is_err());
+        assert_eq!(read(&file).expect("read"), "nameserver 192.0.2.1\n");
+    }
+
+    #[test]
+    fn what_a_killed_client_has_left_is_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("resolv.conf");
+        let before = "nameserver 192.0.2.1\n";
+        fs::write(&file, applied(before, OURS, &lines(Some(&server(&["10.8.0.1"])), &[]))).expect("written");
+        for mark in [OURS, OTHER] {
+            fs::write(folder.path().join(format!("{NEW_FILE}{mark:08x}")), "half").expect("written");
+        }
+        let names = Names { way: Way::File, is_auto: true, mark: OURS, file: file.clone(), applied: None };
+        names.sweep_file(|mark| mark == OURS).expect("removed");
+        assert_eq!(read(&file).expect("read"), before);
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 2);
+        assert!(folder.path().join(format!("{NEW_FILE}{OTHER:08x}")).exists(), "another client's stays");
     }
 
     #[test]
     fn records_of_clients_that_have_ended_are_found() {
         let folder = tempfile::tempdir().expect("a folder");
-        let owner = crate::client::owner::Owner::new().expect("a number");
-        let gone = crate::client::owner::Owner::new().expect("a number").mark;
-        for (name, text) in [
-            ("tun0", format!("{MARK}{gone:08x}\nnameserver 10.8.0.1\n")),
-            ("tun1", format!("{MARK}{:08x}\nnameserver 10.9.0.1\n", owner.mark)),
-            ("eth0", "nameserver 192.0.2.1\n".to_owned()),
-            ("-x", format!("{MARK}{gone:08x}\n")),
-        ] {
-            fs::write(folder.path().join(name), text).expect("written");
+        let (ended, other) = (record("tun0", OURS), record("tun1", OTHER));
+        assert_eq!(ended, "tun0.sealane-5ea10001");
+        for name in [ended.as_str(), &other, "eth0", "tun2.sealane-", "-x.sealane-5ea10001", "tun3.sealane-+ea10001"] {
+            fs::write(folder.path().join(name), "nameserver 10.8.0.1\n").expect("written");
         }
         let path = folder.path().to_str().expect("a plain path");
-        assert_eq!(abandoned_records(&["/nowhere", path]), ["tun0"]);
+        assert_eq!(abandoned_records(&["/nowhere", path], |mark| mark == OURS), [ended]);
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl Situation<'_> {
 
     /// The routes of this machine without any tunnel of ours.
     fn others(&self) -> impl Iterator<Item = &Route> {
-        self.routes.iter().filter(|route| route.protocol != PROTOCOL && route.link != self.tunnel)
+        self.routes.iter().filter(move |route| route.protocol != PROTOCOL && route.link != self.tunnel)
     }
 
     /// The route that the system would use.
@@ -108,11 +108,13 @@ impl Situation<'_> {
         if !self.server.is_loopback() && (is_covered || redirect.enabled && self.server.is_ipv4()) {
             let best = self.best(self.server).ok_or(NoRoute)?;
             let is_near = redirect.local || redirect.autolocal && best.via.is_none();
-            // A route to the server alone is more specific than any of the tunnel's.
+            // A route to the server alone is more specific than any of the tunnel's, which are never to the server alone.
             if best.len < bits(self.server) && (redirect.block_local || !is_near) {
                 outside.push(self.outside(self.server, best.via, best));
             }
         }
+        // A half of a small local network can be the gateway or the server alone.
+        inside.retain(|network| !outside.iter().any(|route| (route.network, route.len) == *network));
         let through_tunnel = |network| through_tunnel(self.tunnel, network, PROTOCOL);
         Ok(outside.into_iter().chain(inside.into_iter().map(through_tunnel)).collect())
     }
@@ -166,7 +168,7 @@ fn is_of_a_link(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(six) if six.is_unicast_link_local() || six.is_multicast())
 }
 
-const fn bits(address: IpAddr) -> u8 {
+pub(super) const fn bits(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
@@ -332,6 +334,11 @@ mod tests {
         assert_eq!(got, expected);
         let both = changes(&laptop(), "198.51.100.7", Redirect { six: true, ..block }, &[]).expect("there is a route");
         assert_eq!(both[both.len() - 2..], ["+2001:db8:1::/65 9", "+2001:db8:1:0:8000::/65 9"]);
+        // A network of two addresses, of which one is the gateway's.
+        let small = ["0.0.0.0/0 via 192.168.1.1 2 100 16", "192.168.1.0/31 2 100 2"].map(route);
+        let got = changes(&small, "198.51.100.7", block, &[]).expect("there is a route");
+        assert_eq!(got[0], "+192.168.1.1/32 2");
+        assert!(got.contains(&"+192.168.1.0/32 9".to_owned()) && !got.contains(&"+192.168.1.1/32 9".to_owned()));
     }
 
     #[test]
