@@ -52,7 +52,7 @@ pub(super) fn serve(settings: &Settings, socket: Option<&Socket>) -> Option<Page
 }
 
 impl Server {
-    /// Tells a client to open the login page. The user that the client names is nobody's word.
+    /// Tells a client to open the login page. The user name that the client sends is ignored.
     pub(super) fn log_in(&mut self, key: Key, key_id: u8, now: Instant) {
         let Some(peer) = self.peers.get_mut(&key) else { return };
         // A connected client renews its keys with a token.
