@@ -321,15 +321,13 @@ pub(super) fn read(section: Section, lanes: usize, owner: Option<(u32, u32)>) ->
     }
     let management = management::read(&section);
     let asks = management.as_ref().is_some_and(|m| m.client_auth);
-    let renegotiate = section.or(&s::renegotiate);
     let has_oidc = section.key_span("oidc").is_some();
     let oidc = oidc::read(&section, owner);
     if has_oidc {
-        login_alone(&section, renegotiate);
+        login_alone(&section);
     }
     let has_logins = users.is_some() || has_ldap || command.is_some() || asks || has_oidc;
-    let how_logins =
-        "add users = \"FILE\", [tunnel.ldap], auth_command = [\"PROGRAM\"] or management_client_auth = true";
+    let how_logins = "add users = \"FILE\", [tunnel.ldap], [tunnel.oidc], auth_command = [\"PROGRAM\"] or management_client_auth = true";
     if optional && !has_logins && section.key_span("users").is_none() {
         let help = how_logins.to_owned();
         section.missing("[tunnel] accepts clients without a certificate and without a password".to_owned(), help);
@@ -409,7 +407,7 @@ pub(super) fn read(section: Section, lanes: usize, owner: Option<(u32, u32)>) ->
         epoch: section.or(&s::epoch),
         keepalive: Keepalive { ping, ping_restart },
         mssfix,
-        renegotiate,
+        renegotiate: section.or(&s::renegotiate),
         transition: section.or(&s::transition),
         handshake: section.or(&s::handshake_timeout),
         nat: section.or(&s::nat),
@@ -446,7 +444,7 @@ pub(super) fn read(section: Section, lanes: usize, owner: Option<(u32, u32)>) ->
 }
 
 /// What goes with `[tunnel.oidc]`: nothing else that decides about users, and tokens for renewals of keys.
-fn login_alone(section: &Section, renegotiate: Duration) {
+fn login_alone(section: &Section) {
     let sink = section.sink;
     for key in ["users", "ldap", "auth_command", "management_client_auth"] {
         if let Some(span) = section.key_span(key) {
@@ -455,9 +453,7 @@ fn login_alone(section: &Section, renegotiate: Duration) {
             sink.error(&span, format!("[tunnel.oidc] and {name} exclude each other"), Some(help));
         }
     }
-    if let (false, None, Some(span)) =
-        (renegotiate.is_zero(), section.key_span("token_lifetime"), section.key_span("oidc"))
-    {
+    if let (None, Some(span)) = (section.key_span("token_lifetime"), section.key_span("oidc")) {
         let help = "add token_lifetime = \"12h\" to [tunnel]: clients then renew their keys with a token".to_owned();
         let message = "[tunnel.oidc] needs \"token_lifetime\": each renewal of keys would need another login";
         sink.error(&span, message, Some(help));

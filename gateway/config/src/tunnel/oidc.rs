@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 
 /// The longest identifier, URL or claim name.
 const MAX_TEXT: usize = 512;
-/// Scopes, groups or domains.
+/// Scopes.
 const MAX_ENTRIES: usize = 64;
 
 /// `[tunnel.oidc]`.
@@ -73,15 +73,19 @@ impl Oidc {
         self.allowed_groups.is_empty() || self.allowed_groups.iter().any(|name| is_one_of(name, groups))
     }
 
+    /// What a login depends on: under other settings, the same user might not be allowed.
+    pub fn terms(&self) -> String {
+        let Self { issuer, client_id, username_claim, groups_claim, .. } = self;
+        let allowed = (&self.allowed_groups, &self.allowed_email_domains);
+        format!("{:?}", (issuer, client_id, username_claim, groups_claim, allowed))
+    }
+
     /// Whether other settings are the same, wherever they stand.
     pub fn is_same(&self, other: &Self) -> bool {
-        (&self.issuer, &self.client_id, &self.redirect_uri) == (&other.issuer, &other.client_id, &other.redirect_uri)
+        self.terms() == other.terms()
             && self.client_secret == other.client_secret
             && self.roots == other.roots
-            && self.scopes == other.scopes
-            && (&self.username_claim, &self.groups_claim) == (&other.username_claim, &other.groups_claim)
-            && self.allowed_groups == other.allowed_groups
-            && self.allowed_email_domains == other.allowed_email_domains
+            && (&self.redirect_uri, &self.scopes) == (&other.redirect_uri, &other.scopes)
             && (&self.socket, self.owner, self.timeout) == (&other.socket, other.owner, other.timeout)
     }
 }
@@ -323,6 +327,8 @@ mod tests {
         assert!(!one.is_same(&other));
         assert!(!one.is_same(&Oidc { allowed_groups: vec!["vpn".to_owned()], ..oidc() }));
         assert!(!one.is_same(&Oidc { timeout: Duration::from_secs(60), ..oidc() }));
+        assert_eq!(one.terms(), other.terms());
+        assert_ne!(one.terms(), Oidc { allowed_email_domains: vec!["a".to_owned()], ..oidc() }.terms());
     }
 
     #[test]

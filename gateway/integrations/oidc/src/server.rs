@@ -4,7 +4,7 @@ use crate::OidcLogin;
 use crate::form::Form;
 use crate::page::{self, COOKIE, Page};
 use crate::provider::{Asked, Failure};
-use crate::table::{Digest, Sent, Taken, Why, is_secret, secret};
+use crate::table::{Digest, Sent, Why, is_secret, secret};
 use crate::user::User;
 use http::header::{ALLOW, CONTENT_TYPE, COOKIE as COOKIES};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
@@ -29,6 +29,8 @@ const MAX_HEAD: usize = 16 << 10;
 const MAX_BODY: usize = 4 << 10;
 /// From accept to the end of a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// From the end of a request's head to the end of its form.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest life of a connection, which has one request: the provider is asked up to three times.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(40);
 /// After an accept that failed.
@@ -112,10 +114,16 @@ impl OidcLogin {
                 None => self.refuse(StatusCode::BAD_REQUEST, UNKNOWN),
             },
             Method::POST if is_form(request.headers()) => {
-                let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
-                let body = body.ok().and_then(|body| String::from_utf8(body.to_bytes().to_vec()).ok());
+                let Some(browser) = secret else { return self.refuse_because(Why::OtherBrowser) };
+                // Strangers, who may send slowly, do not take the connections of users.
+                if !self.table().has_browser(Digest::of(&browser), Instant::now()) {
+                    return self.refuse_because(Why::Unknown);
+                }
+                let body = Limited::new(request.into_body(), MAX_BODY).collect();
+                let body = tokio::time::timeout(BODY_TIMEOUT, body).await.ok().and_then(Result::ok);
+                let body = body.and_then(|body| String::from_utf8(body.to_bytes().to_vec()).ok());
                 match body.as_deref().and_then(Form::parse) {
-                    Some(form) => self.agreed(&form, secret.as_deref()).await,
+                    Some(form) => self.agreed(&form, &browser).await,
                     None => self.refuse(StatusCode::BAD_REQUEST, NOT_CONFIRMED),
                 }
             }
@@ -153,9 +161,10 @@ impl OidcLogin {
         let (Some(new), Some(confirm)) = (secret(), secret()) else {
             return page::failed(StatusCode::SERVICE_UNAVAILABLE, AWAY);
         };
-        let browser = browser.unwrap_or(&new);
-        let settings = self.provider.settings();
-        let opened = self.table().open(Digest::of(link), Digest::of(browser), Digest::of(&confirm), Instant::now());
+        let (settings, now) = (self.provider.settings(), Instant::now());
+        // A secret of nobody's may be one that another page of this host has chosen.
+        let browser = browser.filter(|own| self.table().has_browser(Digest::of(own), now)).unwrap_or(&new);
+        let opened = self.table().open(Digest::of(link), Digest::of(browser), Digest::of(&confirm), now);
         match opened {
             Ok(client) => {
                 let page = page::question(&client, &settings.redirect_path, link, &confirm);
@@ -166,11 +175,10 @@ impl OidcLogin {
     }
 
     /// The user has agreed: the browser goes to the provider.
-    async fn agreed(&self, form: &Form, browser: Option<&str>) -> Page {
+    async fn agreed(&self, form: &Form, browser: &str) -> Page {
         let (Some(link), Some(confirm)) = (form.get("login"), form.get("confirm")) else {
             return self.refuse(StatusCode::BAD_REQUEST, NOT_CONFIRMED);
         };
-        let Some(browser) = browser else { return self.refuse_because(Why::OtherBrowser) };
         let [link, browser, confirm] = [link, browser, confirm].map(Digest::of);
         // Strangers cause no request to the provider.
         if let Err(why) = self.table().is_confirmed(link, browser, confirm, Instant::now()) {
@@ -200,25 +208,25 @@ impl OidcLogin {
     async fn returned(&self, form: &Form, state: &str, browser: Option<&str>) -> Page {
         let Some(browser) = browser else { return self.refuse_because(Why::OtherBrowser) };
         let taken = self.table().take(Digest::of(state), Digest::of(browser), Instant::now());
-        let Taken { client, report, sent } = match taken {
+        let taken = match taken {
             Ok(taken) => taken,
             Err(why) => return self.refuse_because(why),
         };
-        let (outcome, page) = match self.user(form, &sent).await {
+        let (outcome, page) = match self.user(form, &taken.sent).await {
             Ok(user) => {
                 let page = page::done(&user.name);
                 (LoginOutcome::Granted { user: user.name, groups: user.groups }, page)
             }
             Err((refusal, why)) => {
-                let certificate = client.certificate.as_deref().unwrap_or("none");
+                let certificate = taken.client.certificate.as_deref().unwrap_or("none");
                 log::warn!(
-                    "tunnel: a login for the client at {} (certificate: {certificate}) is refused: {why}",
-                    client.remote
+                    "tunnel: a login for the client at {} (certificate: {certificate:?}) is refused: {why}",
+                    taken.client.remote
                 );
                 (LoginOutcome::Refused(refusal), refused(refusal))
             }
         };
-        report(outcome);
+        taken.report(outcome);
         page
     }
 

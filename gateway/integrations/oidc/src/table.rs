@@ -8,7 +8,7 @@
 use aws_lc_rs::digest;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use sealane_vpn::login::{Busy, LoginClient, Report};
+use sealane_vpn::login::{Busy, LoginClient, LoginOutcome, LoginRefusal, Report};
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -78,8 +78,26 @@ struct Entry {
 /// A login whose provider has answered. It is not in the table any more.
 pub(crate) struct Taken {
     pub client: LoginClient,
-    pub report: Report,
     pub sent: Sent,
+    report: Option<Report>,
+}
+
+impl Taken {
+    /// Reports how the login has ended.
+    pub fn report(mut self, outcome: LoginOutcome) {
+        if let Some(report) = self.report.take() {
+            report(outcome);
+        }
+    }
+}
+
+impl Drop for Taken {
+    /// The browser has gone before the provider's answer was verified: the client need not wait any longer.
+    fn drop(&mut self) {
+        if let Some(report) = self.report.take() {
+            report(LoginOutcome::Refused(LoginRefusal::Unavailable));
+        }
+    }
 }
 
 /// The table.
@@ -140,6 +158,11 @@ impl Table {
         }
     }
 
+    /// Whether a browser shows the page of a login.
+    pub fn has_browser(&self, browser: Digest, now: Instant) -> bool {
+        self.logins.values().any(|entry| entry.browser == Some(browser) && entry.expires > now)
+    }
+
     /// A browser shows the page of a login, with a form that has this secret. The first browser is the only one.
     pub fn open(&mut self, link: Digest, browser: Digest, confirm: Digest, now: Instant) -> Result<LoginClient, Why> {
         let (_, entry) = self.entry(link, browser, now)?;
@@ -184,7 +207,7 @@ impl Table {
             return Err(Why::OtherBrowser);
         }
         let Entry { client, report, sent, .. } = self.remove(id).ok_or(Why::Unknown)?;
-        Ok(Taken { client, report, sent: sent.ok_or(Why::Unknown)? })
+        Ok(Taken { client, sent: sent.ok_or(Why::Unknown)?, report: Some(report) })
     }
 }
 
@@ -220,6 +243,7 @@ mod tests {
         let now = Instant::now();
         let mut table = confirmed(now);
         let [link, browser, other, confirm] = ["l", "b", "x", "c"].map(Digest::of);
+        assert!(table.has_browser(browser, now) && !table.has_browser(other, now));
         assert_eq!(table.open(link, other, confirm, now), Err(Why::OtherBrowser));
         assert_eq!(table.confirm(link, other, confirm, sent("t"), now), Err(Why::OtherBrowser));
         assert_eq!(table.confirm(link, browser, other, sent("t"), now), Err(Why::NotConfirmed));
@@ -229,6 +253,7 @@ mod tests {
         assert_eq!(taken.sent, sent("s"));
         assert_eq!(table.take(Digest::of("s"), browser, now).err(), Some(Why::Unknown));
         assert_eq!(table.open(link, browser, confirm, now), Err(Why::Unknown));
+        assert!(!table.has_browser(browser, now));
         assert!(table.logins.is_empty() && table.links.is_empty() && table.states.is_empty());
     }
 
@@ -260,9 +285,24 @@ mod tests {
         let now = Instant::now();
         let (browser, later) = (Digest::of("b"), now + Duration::from_secs(120));
         assert_eq!(confirmed(now).take(Digest::of("s"), browser, later).err(), Some(Why::Unknown));
+        assert!(!confirmed(now).has_browser(browser, later));
         let mut table = confirmed(now);
         table.end(0);
         assert_eq!(table.take(Digest::of("s"), browser, now).err(), Some(Why::Unknown));
+    }
+
+    #[test]
+    fn a_login_that_nobody_finishes_is_reported() {
+        let (mut table, now) = (Table::default(), Instant::now());
+        let (sender, outcomes) = std::sync::mpsc::channel();
+        let report = Box::new(move |outcome| drop(sender.send(outcome)));
+        let [link, browser, confirm] = ["l", "b", "c"].map(Digest::of);
+        table.begin(client(), link, report, now + Duration::from_secs(120), now).expect("room");
+        table.open(link, browser, confirm, now).expect("the first browser");
+        table.confirm(link, browser, confirm, sent("s"), now).expect("its form");
+        drop(table.take(Digest::of("s"), browser, now));
+        assert_eq!(outcomes.recv(), Ok(LoginOutcome::Refused(LoginRefusal::Unavailable)));
+        assert!(outcomes.recv().is_err(), "once");
     }
 
     #[test]

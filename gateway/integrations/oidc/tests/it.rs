@@ -290,6 +290,17 @@ fn a_user_logs_in_once_and_in_one_browser() {
         assert!(["400", "403", "404"].contains(&status.as_str()), "{cookie} {form}: {status}");
     }
     assert_eq!(world.ask("GET", &format!("/login?login={link}"), &stranger, "").status(), "403");
+    // The server does not wait for a stranger's form.
+    let mut slow = UnixStream::connect(&world.socket).expect("it listens");
+    slow.set_read_timeout(Some(WAIT)).expect("a socket option");
+    let head = format!(
+        "POST /login HTTP/1.1\r\nHost: vpn.example\r\nCookie: {stranger}\r\nContent-Type: \
+         application/x-www-form-urlencoded\r\nContent-Length: 9\r\n\r\n"
+    );
+    slow.write_all(head.as_bytes()).expect("it reads");
+    let mut start = [0; 12];
+    slow.read_exact(&mut start).expect("an answer");
+    assert_eq!(&start, b"HTTP/1.1 404");
     assert_eq!(provider.script.lock().expect("not poisoned").requests, 0, "strangers cause no request");
     let query = world.agree(&provider, &link, &cookie, &confirm);
     let back = format!("/login?code=good&state={}", value(&query, "state"));

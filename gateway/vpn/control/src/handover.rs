@@ -111,6 +111,9 @@ pub struct SavedServer {
     /// Of the tokens that clients have in place of passwords.
     pub(super) tokens: [u8; 32],
     pub(super) next_id: u32,
+    /// What logins in the browser depend on; `None`: without `[tunnel.oidc]`.
+    #[serde(default)]
+    pub(super) login_terms: Option<String>,
     #[serde(default)]
     pub(super) notes: Vec<String>,
     pub(super) peers: Vec<SavedPeer>,

@@ -93,7 +93,7 @@ pub trait WebLogin: Debug + Send + Sync {
     /// Ends a login, if it is still under way.
     fn end(&self, id: u64);
 
-    /// Requests that were refused: for a login that there is not, from another browser, with a wrong token.
+    /// Requests that were refused: for a login that does not exist, from another browser, or without the form of the page.
     fn refused_requests(&self) -> u64;
 
     /// Serves the pages until it is dropped.

@@ -259,11 +259,7 @@ impl Prepared {
             log::warn!("tunnel: {e:#}");
             None
         });
-        let login = self.settings.oidc.as_ref().map(|oidc| Socket::open_login(oidc, true)).transpose();
-        let login = login.unwrap_or_else(|e| {
-            log::warn!("tunnel: no user can log in: {e:#}");
-            None
-        });
+        let login = Socket::login_for(self.settings.oidc.as_ref(), true);
         let vpn = Vpn::run(self.begin(StatusRegistry::default(), management, login)?, addresses, port.arrivals())?;
         // Those that are there already are replaced.
         vpn.route(networks);
@@ -299,8 +295,7 @@ async fn serve_until_stopped(
 ) -> Result<()> {
     loop {
         let registry = begin.registry.clone();
-        let clone = |socket: &Option<Socket>| socket.as_ref().and_then(|socket| socket.try_clone().ok());
-        let (socket, login) = (clone(&begin.management), clone(&begin.login));
+        let socket = begin.management.as_ref().and_then(|socket| socket.try_clone().ok());
         let (state, mut settings, asker) = match server::serve(begin, &mut commands, &mut arrivals).await? {
             Ended::Stopped => return Ok(()),
             Ended::Left(state, settings, asker) => (state, settings, asker),
@@ -328,6 +323,8 @@ async fn serve_until_stopped(
             }
         }
         log::warn!("tunnel: no process has taken over; this process continues");
+        // A reload may have moved it, and the other process may have put its own in the place.
+        let login = Socket::login_for(settings.oidc.as_ref(), true);
         begin = Vpn::prepare(*settings, own?)?.begin(registry, socket, login)?;
     }
 }

@@ -2,6 +2,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use sealane_config::{Management, Oidc};
+use sealane_log as log;
 use sealane_sys::privileges::is_root;
 use sealane_sys::unix_socket::{self, Occupied, Rights, SocketFile};
 use std::io;
@@ -35,6 +36,15 @@ impl Socket {
         let rights = Rights { mode: 0o600, owner, group };
         let names = ("the socket of the login pages", "\"socket\" in [tunnel.oidc]");
         Self::open_at(&oidc.socket, rights, names, LOGIN_BACKLOG, successor)
+    }
+
+    /// The same for a tunnel that serves already: without the socket, no user can log in, but clients stay connected.
+    pub(crate) fn login_for(oidc: Option<&Oidc>, successor: bool) -> Option<Self> {
+        Self::open_login(oidc?, successor)
+            .inspect_err(|e| {
+                log::warn!("tunnel: no user can log in: {e:#}");
+            })
+            .ok()
     }
 
     /// `names`: what the socket is, and its setting.

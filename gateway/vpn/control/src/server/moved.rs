@@ -46,6 +46,7 @@ impl Server {
             cookie: self.cookie,
             tokens: auth::process_secret(),
             next_id: self.next_id,
+            login_terms: self.settings.oidc.as_ref().map(|oidc| oidc.terms()),
             notes: self.notes,
             peers,
         })?;
@@ -55,6 +56,8 @@ impl Server {
     /// Goes on with clients that the plane has already.
     pub(super) fn inherit(&mut self, saved: SavedServer, now: Instant) {
         self.next_id = saved.next_id;
+        let oidc = self.settings.oidc.as_ref();
+        let same_logins = oidc.is_some_and(|oidc| saved.login_terms.is_some_and(|terms| terms == oidc.terms()));
         for saved in saved.peers {
             let name = saved.name.clone();
             let peer = match Peer::restore(saved, &self.settings, now) {
@@ -75,7 +78,7 @@ impl Server {
             let key = self.next_key;
             self.next_key += 1;
             self.pool.hold(&peer.name, peer.addresses);
-            if let Some(user) = peer.user.as_ref().filter(|_| self.settings.oidc.is_some()) {
+            if let Some(user) = peer.user.as_ref().filter(|_| same_logins) {
                 self.remembered.remember(user, peer.directory_groups.clone());
             }
             self.by_session.insert((peer.remote, session), key);

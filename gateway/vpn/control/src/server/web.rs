@@ -52,7 +52,7 @@ pub(super) fn serve(settings: &Settings, socket: Option<&Socket>) -> Option<Page
 }
 
 impl Server {
-    /// Tells a client to open the login page. The user that the client names is nobody's word.
+    /// Tells a client to open the login page. The user name that the client sends is ignored.
     pub(super) fn log_in(&mut self, key: Key, key_id: u8, now: Instant) {
         let Some(peer) = self.peers.get_mut(&key) else { return };
         // A connected client renews its keys with a token.
@@ -161,13 +161,9 @@ impl Server {
         let waiting: Vec<Key> = self.peers.iter().filter(|(_, p)| p.login.is_some()).map(|(k, _)| *k).collect();
         waiting.into_iter().for_each(|key| self.refuse(key, 0, true, CHANGED, Instant::now()));
         let path = |settings: &Settings| settings.oidc.as_ref().map(|oidc| oidc.socket.clone());
-        if path(&self.settings) != path(before) {
+        if path(&self.settings) != path(before) || self.login_socket.is_none() {
             self.login_socket.iter().for_each(|socket| socket.file().remove());
-            let opened = self.settings.oidc.as_ref().map(|oidc| Socket::open_login(oidc, false)).transpose();
-            self.login_socket = opened.unwrap_or_else(|e| {
-                log::warn!("tunnel: no user can log in: {e:#}");
-                None
-            });
+            self.login_socket = Socket::login_for(self.settings.oidc.as_ref(), false);
         }
         self._pages = serve(&self.settings, self.login_socket.as_ref());
     }
