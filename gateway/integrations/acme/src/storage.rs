@@ -95,7 +95,7 @@ impl Lease {
     }
 }
 
-/// What came of the wish to order for a name.
+/// What came of the attempt to get the right to order for a name.
 #[derive(Debug)]
 pub(crate) enum Claim {
     /// This gateway may.

@@ -284,7 +284,7 @@ fn a_damaged_or_strange_value_is_not_used() {
         let mut a = gateway(&store, 1).await;
         a.knows(0);
         let inner = a.shared.0.clone();
-        for key in [inner.board(), inner.key("acme-journal", ""), inner.file_key(&certificate_file(NAME))] {
+        for key in [inner.challenges_key(), inner.key("acme-journal", ""), inner.file_key(&certificate_file(NAME))] {
             let set = Operation::Set { key, value: vec![7; 100], ttl: LASTING };
             inner.link.execute(set, LIMIT).await.unwrap();
         }
