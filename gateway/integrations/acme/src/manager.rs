@@ -5,7 +5,7 @@ use crate::certificate::{self, Info};
 use crate::challenges::{Responder, Table};
 use crate::folder::{Folder, Lock, certificate_file, is_file_name, pending_file, state_file};
 use crate::on_demand::{Demand, DemandCounts, Gate, MAX_ASKING, Next, Verdict, ask};
-use crate::order::{Failure, Issued, Suggested, Work};
+use crate::order::{Failure, Issued, Suggested, Work, account_file};
 use crate::schedule::now;
 use crate::shared::{Counters, Fetched, Follower, Known, Shared, SharedCounts, SharedStore, WAITS_FILE};
 use crate::storage::{self, Claim, Lease, Ours, Storage, StorageError};
@@ -127,9 +127,10 @@ impl Manager {
         let (tell_known, known) = watch::channel(Known::default());
         let folder = Folder::new(&settings.storage);
         let shared = store.map(|store| Shared::new(store, folder.clone()));
+        let accounts = settings.by_authority().iter().map(|settings| account_file(&settings.directory)).collect();
         let follower = shared
             .as_ref()
-            .map(|shared| tokio::spawn(Follower::new(shared, known, tell_fetched, responder.clone()).run()));
+            .map(|shared| tokio::spawn(Follower::new(shared, known, tell_fetched, responder.clone(), accounts).run()));
         let task = {
             let (settings, reports) = (settings.clone(), reports.clone());
             tokio::spawn(async move {

@@ -45,6 +45,8 @@ pub(crate) struct Follower {
     known: watch::Receiver<Known>,
     tell: mpsc::Sender<Fetched>,
     responder: Responder,
+    /// The files of accounts, of which every folder has a copy, too.
+    accounts: Vec<String>,
     /// How far the journal was read, and in which life of the data; `None`: all certificates are to be compared.
     seen: Option<(u64, Incarnation)>,
     compared: Instant,
@@ -63,12 +65,14 @@ impl Follower {
         known: watch::Receiver<Known>,
         tell: mpsc::Sender<Fetched>,
         responder: Responder,
+        accounts: Vec<String>,
     ) -> Self {
         Self {
             inner: shared.0.clone(),
             known,
             tell,
             responder,
+            accounts,
             seen: None,
             compared: Instant::now(),
             again: None,
@@ -115,6 +119,7 @@ impl Follower {
             (Some((0, life)), None) if life == incarnation && !fresh => Some(Vec::new()),
             _ => None,
         };
+        let all = changed.is_none();
         // Before the certificates: what changes while they are read is read again.
         let names = match changed {
             Some(names) => names,
@@ -127,6 +132,12 @@ impl Follower {
             self.inner.ahead.fetch_or(ahead, Relaxed);
             self.again = Some(Instant::now() + COMPARE_AGAIN);
             return Err(e);
+        }
+        if all && !known.is_empty() {
+            for file in &self.accounts {
+                // Copies an account to the folder, or to a store that has lost it. After an error, the next comparison does so.
+                let _ = self.inner.read(file).await;
+            }
         }
         // A gateway that does not know its names yet, or has others, compares anew.
         self.seen = (!known.is_empty()).then_some((count, incarnation));

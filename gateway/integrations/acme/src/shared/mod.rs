@@ -405,7 +405,14 @@ impl Inner {
     async fn read(&self, file: &str) -> Result<Option<Vec<u8>>, StorageError> {
         let key = self.file_key(file);
         for _ in 0..ATTEMPTS {
-            let Ok((sealed, _)) = self.get(&key).await else { break };
+            let sealed = match self.get(&key).await {
+                Ok((sealed, _)) => sealed,
+                Err(e) => {
+                    let local = self.folder.read(file).await?;
+                    // The store may have the fleet's account: without the store, no gateway registers another one.
+                    return if is_account(file) && local.is_none() { Err(e.into()) } else { Ok(local) };
+                }
+            };
             let Some(sealed) = sealed else {
                 let local = self.folder.read(file).await?.filter(|_| is_account(file));
                 // The fleet's account, where the store has lost it.

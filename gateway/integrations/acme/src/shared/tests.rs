@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 
 const NAME: &str = "a.example";
+const ACCOUNT: &str = "account-1.json";
 
 /// A gateway, as far as the store is concerned.
 pub(crate) struct Gateway {
@@ -41,7 +42,7 @@ pub(crate) async fn gateway(store: &(impl Store + Clone), secret: u8) -> Gateway
     let (tell, fetched) = mpsc::channel(8);
     let (table_sender, table) = watch::channel(Table::default());
     let responder = crate::challenges::Responder::new(table_sender, watch::channel(0).1);
-    let follower = Follower::new(&shared, receiver, tell, responder);
+    let follower = Follower::new(&shared, receiver, tell, responder, vec![ACCOUNT.to_owned()]);
     Gateway { shared, follower, known, fetched, table, _folder: temporary }
 }
 
@@ -208,6 +209,33 @@ fn a_store_without_data_gets_the_newest_certificate_again() {
         old.follower.look().await.unwrap();
         assert_eq!(old.fetched.try_recv().unwrap().kept.bytes, newer.bytes);
         assert_eq!(new.shared.counters().read().restored, 1);
+    });
+}
+
+#[test]
+fn every_folder_has_the_account_and_an_empty_store_gets_it_again() {
+    run(async {
+        let empty = MemoryStore::default();
+        let (mut a, mut b) = (gateway(&empty, 1).await, gateway(&empty, 1).await);
+        a.shared.folder().write(ACCOUNT, b"{}".to_vec()).await.unwrap();
+        for gateway in [&mut a, &mut b] {
+            gateway.knows(0);
+            gateway.follower.look().await.unwrap();
+            assert_eq!(gateway.shared.folder().read(ACCOUNT).await.unwrap().as_deref(), Some(&b"{}"[..]));
+        }
+    });
+}
+
+#[test]
+fn without_the_store_nobody_registers_another_account() {
+    run(async {
+        let store = Switched::default();
+        let a = gateway(&store, 1).await;
+        store.away.store(true, Relaxed);
+        let unknown = a.shared.read(ACCOUNT).await;
+        assert!(matches!(unknown, Err(StorageError::Store(_))), "{unknown:?}");
+        a.shared.folder().write(ACCOUNT, b"{}".to_vec()).await.unwrap();
+        assert_eq!(a.shared.read(ACCOUNT).await.unwrap().as_deref(), Some(&b"{}"[..]));
     });
 }
 
