@@ -47,7 +47,7 @@ pub struct AutomaticReports {
 /// How the sharing of certificates stands.
 #[derive(Clone, Debug, Default)]
 pub struct SharedReport {
-    /// What became of wishes for a lease.
+    /// What became of attempts to get a lease.
     pub leases: [(&'static str, u64); 4],
     /// Certificates that were taken from the store.
     pub taken: u64,

@@ -5,7 +5,7 @@ use crate::certificate::{self, Info};
 use crate::challenges::{Responder, Table};
 use crate::folder::{Folder, Lock, certificate_file, is_file_name, pending_file, state_file};
 use crate::on_demand::{Demand, DemandCounts, Gate, MAX_ASKING, Next, Verdict, ask};
-use crate::order::{Failure, Issued, Suggested, Work};
+use crate::order::{Failure, Issued, Suggested, Work, account_file};
 use crate::schedule::now;
 use crate::shared::{Counters, Fetched, Follower, Known, Shared, SharedCounts, SharedStore, WAITS_FILE};
 use crate::storage::{self, Claim, Lease, Ours, Storage, StorageError};
@@ -127,9 +127,10 @@ impl Manager {
         let (tell_known, known) = watch::channel(Known::default());
         let folder = Folder::new(&settings.storage);
         let shared = store.map(|store| Shared::new(store, folder.clone()));
+        let accounts = settings.by_authority().iter().map(|settings| account_file(&settings.directory)).collect();
         let follower = shared
             .as_ref()
-            .map(|shared| tokio::spawn(Follower::new(shared, known, tell_fetched, responder.clone()).run()));
+            .map(|shared| tokio::spawn(Follower::new(shared, known, tell_fetched, responder.clone(), accounts).run()));
         let task = {
             let (settings, reports) = (settings.clone(), reports.clone());
             tokio::spawn(async move {
@@ -1045,7 +1046,7 @@ impl Task {
         let directory = work.settings.directory.clone();
         let now = now();
         // Larger than that of every certificate before, whatever the clocks of the gateways say.
-        let version = now.max(entry.version().max(entry.stored) + 1);
+        let version = now.max(entry.version().max(entry.stored).saturating_add(1));
         let kept = storage::Kept { version, directory: directory.clone(), bytes: Zeroizing::new(issued.pem) };
         work.storage.write(&certificate_file(name), kept, &work.lease).await?;
         work.forget_pending(name).await;
@@ -1114,7 +1115,7 @@ impl Task {
         }
     }
 
-    /// What came of the wish to order for a name, where other gateways order, too.
+    /// What came of the attempt to get the right to order for a name, where other gateways order, too.
     async fn claimed(&mut self, name: &str, claim: Result<Claim, StorageError>) {
         let Some(entry) = self.entries.get_mut(name) else { return };
         entry.running = false;
@@ -1240,10 +1241,10 @@ impl Task {
             self.tell_kept();
         }
         self.tell_known();
-        self.report();
         if let Some(shared) = &self.shared {
             shared.counters.taken.fetch_add(1, Relaxed);
         }
+        self.report();
         let _ = self.tell_written.try_send(());
         log::info!("{name}: the certificate that another gateway has got was taken from the store");
         for asker in waiting {
@@ -1399,10 +1400,13 @@ mod tests {
                 assert_eq!(authority.script().orders, n as u32 + 2);
             }
             for manager in &managers {
-                let reports = manager.reports().lock().unwrap().clone();
-                let (name, counts) = reports.shared.expect("it is shared");
-                assert!(name == "memory" && counts.taken >= 1 && counts.leased >= 1, "{counts:?}");
-                assert_eq!(reports.failed, 0);
+                // The certificate is in the folder before it is counted.
+                reported(manager, |_| {
+                    let shared = manager.reports().lock().unwrap().shared.clone();
+                    shared.is_some_and(|(name, counts)| name == "memory" && counts.taken >= 1 && counts.leased >= 1)
+                })
+                .await;
+                assert_eq!(manager.reports().lock().unwrap().failed, 0);
             }
             // One that starts later takes what is there, and its account, too.
             let late = tempfile::tempdir().unwrap();

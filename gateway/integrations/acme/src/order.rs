@@ -525,7 +525,7 @@ async fn why_invalid(order: &mut Order) -> Option<String> {
     None
 }
 
-fn account_file(directory: &str) -> String {
+pub(crate) fn account_file(directory: &str) -> String {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, directory.as_bytes());
     let hash: String = digest.as_ref()[..8].iter().map(|b| format!("{b:02x}")).collect();
     format!("account-{hash}.json")

@@ -95,7 +95,7 @@ impl Lease {
     }
 }
 
-/// What came of the wish to order for a name.
+/// What came of the attempt to get the right to order for a name.
 #[derive(Debug)]
 pub(crate) enum Claim {
     /// This gateway may.
@@ -139,7 +139,8 @@ pub(crate) trait Storage: fmt::Debug + Send + Sync {
     /// Asks for the right to order for a name.
     fn claim<'a>(&'a self, name: &'a str) -> Pending<'a, Claim>;
 
-    /// The content of a file: that of all gateways, if they can be asked.
+    /// The content of a file: that of all gateways, or the copy in the folder if the store cannot be asked. Fails for an account without a
+    /// copy then.
     fn read<'a>(&'a self, file: &'a str) -> Pending<'a, Option<Vec<u8>>>;
 
     /// Puts a file in the place of the one that is there. Fails where another gateway has got the right to do so.

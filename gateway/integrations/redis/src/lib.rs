@@ -28,7 +28,8 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use zeroize::Zeroizing;
 
-/// The most bytes of the answers to a batch: 256 values of a few hundred bytes, and what the server says of itself.
+/// The most bytes of the answers to a batch: 256 values of a few hundred bytes, of which 32 may be certificates of 64 KiB, and what the
+/// server says of itself.
 const MAX_ANSWER: usize = 4 << 20;
 
 /// `SET`, if the value is what is expected. The first argument tells whether one is.

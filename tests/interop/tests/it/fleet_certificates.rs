@@ -166,23 +166,29 @@ fn in_the_middle_of_an_order(fleet: &Fleet) -> ([Member; 3], usize) {
 fn one_orders_and_another_answers(fleet: &Fleet) {
     let members = fleet.start_three();
     let mut shown = fleet.all_show(&members, &[]);
-    assert_eq!((issued(&members), fleet.authority.orders()), (1.0, 1), "one order for all");
+    assert!(eventually(|| issued(&members) == 1.0), "{}", members[0].log());
+    assert_eq!(fleet.authority.orders(), 1, "one order for all");
     let answered = format!("sealane_acme_challenges_answered_total{{type=\"{}\"}}", fleet.challenge);
-    for (n, (orders, answers)) in [(0, 1), (1, 2), (2, 0)].into_iter().enumerate() {
+    let mut placed = 1;
+    for (orders, answers) in [(0, 1), (1, 2), (2, 0)] {
         fleet.authority.resolve_to(&address(members[answers].n).to_string());
         let before = members[answers].metric(&answered);
-        let (good, said) = renew(&members[orders].gateway);
-        assert!(good, "{said}");
-        shown = fleet.all_show(&members, &shown);
-        let is_answered = || members[answers].metric(&answered) > before;
-        assert!(eventually(is_answered), "{}", members[answers].log());
-        assert_eq!(fleet.authority.orders(), n + 2);
+        // Pebble demands no new proof for one of a hundred orders.
+        let is_answered = (0..3).any(|_| {
+            let (good, said) = renew(&members[orders].gateway);
+            assert!(good, "{said}");
+            shown = fleet.all_show(&members, &shown);
+            placed += 1;
+            assert_eq!(fleet.authority.orders(), placed);
+            members[answers].metric(&answered) > before
+        });
+        assert!(is_answered, "{}", members[answers].log());
     }
     assert_eq!(members.iter().map(Member::failed).sum::<f64>(), 0.0);
     let listed = certificates(&members[0].gateway);
     assert!(listed.contains("shared by") && listed.contains("with a copy in the file"), "{listed}");
     for member in &members {
-        assert!(member.metric("sealane_acme_certificates_taken_total") >= 2.0, "{}", member.log());
+        assert!(eventually(|| member.metric("sealane_acme_certificates_taken_total") >= 2.0), "{}", member.log());
         assert_eq!(member.gateway.status()["reloads"]["good"], 0, "it was not read again");
     }
     // The store has keys, which it cannot read.

@@ -22,6 +22,8 @@ use zeroize::Zeroizing;
 const EVERY: Duration = Duration::from_secs(1);
 /// How often all certificates are compared with those of the store, whatever the journal says.
 const COMPARE: Duration = Duration::from_secs(600);
+/// How long after a comparison that failed the next one begins.
+const COMPARE_AGAIN: Duration = Duration::from_secs(3);
 /// The most certificates of one question.
 const TOGETHER: usize = 32;
 /// A challenge of another gateway whose end is later than this was entered by a clock that runs ahead.
@@ -43,9 +45,15 @@ pub(crate) struct Follower {
     known: watch::Receiver<Known>,
     tell: mpsc::Sender<Fetched>,
     responder: Responder,
+    /// The files of accounts, of which every folder has a copy, too.
+    accounts: Vec<String>,
     /// How far the journal was read, and in which life of the data; `None`: all certificates are to be compared.
     seen: Option<(u64, Incarnation)>,
     compared: Instant,
+    /// The last comparison has failed: the next one begins no sooner than this.
+    again: Option<Instant>,
+    /// When the challenges were read.
+    read_at: Instant,
     posted: Vec<Posted>,
     /// Said once: something in the store is damaged.
     complained: bool,
@@ -57,14 +65,18 @@ impl Follower {
         known: watch::Receiver<Known>,
         tell: mpsc::Sender<Fetched>,
         responder: Responder,
+        accounts: Vec<String>,
     ) -> Self {
         Self {
             inner: shared.0.clone(),
             known,
             tell,
             responder,
+            accounts,
             seen: None,
             compared: Instant::now(),
+            again: None,
+            read_at: Instant::now(),
             posted: Vec::new(),
             complained: false,
         }
@@ -84,16 +96,20 @@ impl Follower {
     }
 
     pub(super) async fn look(&mut self) -> Result<(), StoreError> {
-        let keys = [self.inner.key("acme-journal", ""), self.inner.board()];
+        let keys = [self.inner.key("acme-journal", ""), self.inner.challenges_key()];
         let questions = keys.iter().map(|key| Operation::Get { key: key.clone() }).collect();
         let mut answers = self.inner.link.execute_all(questions, LIMIT).await.into_iter();
         let mut next = || answers.next().unwrap_or(Err(StoreError::Slow));
         let (journal, posted) = (next()?, next()?);
         let incarnation = posted.1;
-        let posted: Vec<Posted> = self.read(&keys[1], posted.0).unwrap_or_default();
-        self.answer_posted(posted);
+        self.take_posted(&keys[1], posted.0);
         let journal: Option<Journal> = self.read(&keys[0], journal.0);
         self.inner.is_life(incarnation, journal.is_none());
+        // A store that is full must not be asked for all certificates every second.
+        if self.again.is_some_and(|again| Instant::now() < again) {
+            return Ok(());
+        }
+        self.again = None;
         let count = journal.as_ref().map_or(0, |journal| journal.count);
         let known = self.known.borrow_and_update().clone();
         let ahead = self.inner.ahead.swap(false, Relaxed);
@@ -103,6 +119,7 @@ impl Follower {
             (Some((0, life)), None) if life == incarnation && !fresh => Some(Vec::new()),
             _ => None,
         };
+        let all = changed.is_none();
         // Before the certificates: what changes while they are read is read again.
         let names = match changed {
             Some(names) => names,
@@ -113,7 +130,14 @@ impl Follower {
         };
         if let Err(e) = self.compare(&names, &known).await {
             self.inner.ahead.fetch_or(ahead, Relaxed);
+            self.again = Some(Instant::now() + COMPARE_AGAIN);
             return Err(e);
+        }
+        if all && !known.is_empty() {
+            for file in &self.accounts {
+                // Copies an account to the folder, or to a store that has lost it. After an error, the next comparison does so.
+                let _ = self.inner.read(file).await;
+            }
         }
         // A gateway that does not know its names yet, or has others, compares anew.
         self.seen = (!known.is_empty()).then_some((count, incarnation));
@@ -138,6 +162,12 @@ impl Follower {
         }
     }
 
+    fn take_posted(&mut self, key: &str, answer: Answer) {
+        self.read_at = Instant::now();
+        let posted = self.read(key, answer).unwrap_or_default();
+        self.answer_posted(posted);
+    }
+
     /// Lets lanes answer the challenges of other gateways.
     fn answer_posted(&mut self, mut posted: Vec<Posted>) {
         let now = now();
@@ -157,6 +187,12 @@ impl Follower {
     /// Compares certificates with those of the store.
     async fn compare(&mut self, names: &[String], known: &BTreeMap<String, u64>) -> Result<(), StoreError> {
         for names in names.chunks(TOGETHER) {
+            // Authorities do not wait until many certificates are compared.
+            if self.read_at.elapsed() >= EVERY {
+                let key = self.inner.challenges_key();
+                let (answer, _) = self.inner.link.execute(Operation::Get { key: key.clone() }, LIMIT).await?;
+                self.take_posted(&key, answer);
+            }
             let keys: Vec<String> = names.iter().map(|name| self.inner.file_key(&certificate_file(name))).collect();
             let questions = keys.iter().map(|key| Operation::Get { key: key.clone() }).collect();
             let answers = self.inner.link.execute_all(questions, LIMIT).await;

@@ -53,7 +53,7 @@ const SETTLE: Duration = Duration::from_secs(8);
 const LASTING: Duration = Duration::from_secs(400 * 86_400);
 /// How long the state of attempts is kept: no wait is longer than a day.
 const PASSING: Duration = Duration::from_secs(2 * 86_400);
-/// How long a wish for a lease waits for the store.
+/// How long an attempt to get a lease waits for the store.
 const READY: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(100);
 const PURPOSE: &str = "acme";
@@ -76,9 +76,9 @@ pub struct SharedStore {
 pub struct SharedCounts {
     /// Leases that this gateway has got.
     pub leased: u64,
-    /// Wishes for a lease that another gateway had.
+    /// Attempts to get a lease that another gateway had.
     pub held_by_others: u64,
-    /// Wishes for a lease that the store did not answer.
+    /// Attempts to get a lease that the store did not answer.
     pub without_store: u64,
     /// Leases that were lost before the order had ended.
     pub lost: u64,
@@ -405,7 +405,14 @@ impl Inner {
     async fn read(&self, file: &str) -> Result<Option<Vec<u8>>, StorageError> {
         let key = self.file_key(file);
         for _ in 0..ATTEMPTS {
-            let Ok((sealed, _)) = self.get(&key).await else { break };
+            let sealed = match self.get(&key).await {
+                Ok((sealed, _)) => sealed,
+                Err(e) => {
+                    let local = self.folder.read(file).await?;
+                    // The store may have the fleet's account: without the store, no gateway registers another one.
+                    return if is_account(file) && local.is_none() { Err(e.into()) } else { Ok(local) };
+                }
+            };
             let Some(sealed) = sealed else {
                 let local = self.folder.read(file).await?.filter(|_| is_account(file));
                 // The fleet's account, where the store has lost it.
@@ -450,15 +457,16 @@ impl Inner {
         Ok(self.folder.remove(file).await?)
     }
 
-    fn board(&self) -> String {
+    /// The name of the value with the open challenges of all gateways.
+    fn challenges_key(&self) -> String {
         self.key("acme-challenges", "")
     }
 
     /// Enters a challenge for the other gateways.
     async fn post(&self, challenge: &Challenge) -> Result<(), StorageError> {
-        let (board, now) = (self.board(), now());
+        let (key, now) = (self.challenges_key(), now());
         let posted = Posted::new(challenge, &self.owner, now + POSTED);
-        self.change(&board, Duration::from_secs(POSTED), |all: &mut Vec<Posted>| {
+        self.change(&key, Duration::from_secs(POSTED), |all: &mut Vec<Posted>| {
             all.retain(|other| other.until > now && !(other.name == posted.name && other.owner == posted.owner));
             if all.len() >= MAX_POSTED {
                 return Err(io::Error::other("too many challenges of all gateways are open").into());
@@ -469,10 +477,11 @@ impl Inner {
         .await
     }
 
-    async fn unpost(&self, name: &str) {
-        let board = self.board();
+    /// Removes a challenge of this gateway.
+    async fn withdraw(&self, name: &str) {
+        let key = self.challenges_key();
         let mine = |posted: &Posted| posted.name == name && posted.owner == self.owner;
-        let removed = self.change(&board, Duration::from_secs(POSTED), |all: &mut Vec<Posted>| {
+        let removed = self.change(&key, Duration::from_secs(POSTED), |all: &mut Vec<Posted>| {
             all.retain(|posted| !mine(posted));
             Ok(())
         });
@@ -551,7 +560,7 @@ impl Drop for Withdrawal {
         let (inner, name) = (self.inner.clone(), std::mem::take(&mut self.name));
         // Without a runtime, the gateway ends.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { inner.unpost(&name).await });
+            runtime.spawn(async move { inner.withdraw(&name).await });
         }
     }
 }

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 
 const NAME: &str = "a.example";
+const ACCOUNT: &str = "account-1.json";
 
 /// A gateway, as far as the store is concerned.
 pub(crate) struct Gateway {
@@ -41,7 +42,7 @@ pub(crate) async fn gateway(store: &(impl Store + Clone), secret: u8) -> Gateway
     let (tell, fetched) = mpsc::channel(8);
     let (table_sender, table) = watch::channel(Table::default());
     let responder = crate::challenges::Responder::new(table_sender, watch::channel(0).1);
-    let follower = Follower::new(&shared, receiver, tell, responder);
+    let follower = Follower::new(&shared, receiver, tell, responder, vec![ACCOUNT.to_owned()]);
     Gateway { shared, follower, known, fetched, table, _folder: temporary }
 }
 
@@ -212,6 +213,33 @@ fn a_store_without_data_gets_the_newest_certificate_again() {
 }
 
 #[test]
+fn every_folder_has_the_account_and_an_empty_store_gets_it_again() {
+    run(async {
+        let empty = MemoryStore::default();
+        let (mut a, mut b) = (gateway(&empty, 1).await, gateway(&empty, 1).await);
+        a.shared.folder().write(ACCOUNT, b"{}".to_vec()).await.unwrap();
+        for gateway in [&mut a, &mut b] {
+            gateway.knows(0);
+            gateway.follower.look().await.unwrap();
+            assert_eq!(gateway.shared.folder().read(ACCOUNT).await.unwrap().as_deref(), Some(&b"{}"[..]));
+        }
+    });
+}
+
+#[test]
+fn without_the_store_nobody_registers_another_account() {
+    run(async {
+        let store = Switched::default();
+        let a = gateway(&store, 1).await;
+        store.away.store(true, Relaxed);
+        let unknown = a.shared.read(ACCOUNT).await;
+        assert!(matches!(unknown, Err(StorageError::Store(_))), "{unknown:?}");
+        a.shared.folder().write(ACCOUNT, b"{}".to_vec()).await.unwrap();
+        assert_eq!(a.shared.read(ACCOUNT).await.unwrap().as_deref(), Some(&b"{}"[..]));
+    });
+}
+
+#[test]
 fn nobody_orders_before_the_others_could_write_what_they_have() {
     run(async {
         let store = MemoryStore::default();
@@ -284,7 +312,7 @@ fn a_damaged_or_strange_value_is_not_used() {
         let mut a = gateway(&store, 1).await;
         a.knows(0);
         let inner = a.shared.0.clone();
-        for key in [inner.board(), inner.key("acme-journal", ""), inner.file_key(&certificate_file(NAME))] {
+        for key in [inner.challenges_key(), inner.key("acme-journal", ""), inner.file_key(&certificate_file(NAME))] {
             let set = Operation::Set { key, value: vec![7; 100], ttl: LASTING };
             inner.link.execute(set, LIMIT).await.unwrap();
         }

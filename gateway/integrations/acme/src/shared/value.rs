@@ -6,9 +6,9 @@ use crate::folder::is_file_name;
 use crate::order::MAX_TOKEN;
 use crate::storage::Kept;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::sign::CertifiedKey;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use x509_parser::prelude::{FromDer, X509Certificate};
 use zeroize::{Zeroize, Zeroizing};
 
 const FORMAT: u8 = 1;
@@ -152,8 +152,9 @@ impl Posted {
             PostedProof::Tls { certificate, key } => {
                 let certificate = CertificateDer::from(unhex(certificate)?);
                 let key = PrivateKeyDer::Pkcs8(unhex(key)?.into());
-                let provider = rustls::crypto::aws_lc_rs::default_provider();
-                CertifiedKey::from_der(vec![certificate.clone()], key.clone_key(), &provider).ok()?;
+                if !has_key(&certificate, &key)? {
+                    return None;
+                }
                 Proof::Tls { certificate, key }
             }
         };
@@ -196,6 +197,14 @@ pub(crate) fn fuzz_values(data: &[u8]) {
     }
 }
 
+/// Whether a key is that of a certificate. `CertifiedKey` cannot say it: it refuses the critical extension of TLS-ALPN-01.
+fn has_key(certificate: &CertificateDer, key: &PrivateKeyDer) -> Option<bool> {
+    let provider = rustls::crypto::aws_lc_rs::default_provider();
+    let key = provider.key_provider.load_private_key(key.clone_key()).ok()?;
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    Some(key.public_key()?.as_ref() == parsed.public_key().raw)
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -210,7 +219,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rcgen::KeyPair;
+    use rcgen::{CertificateParams, CustomExtension, KeyPair};
 
     #[test]
     fn what_is_written_is_read_and_nothing_else() {
@@ -260,7 +269,9 @@ mod tests {
             assert!(read(&http(token, answer)).is_none(), "{token} {answer}");
         }
         let key = KeyPair::generate().unwrap();
-        let made = rcgen::CertificateParams::new(vec!["a.example".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let mut params = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+        params.custom_extensions = vec![CustomExtension::new_acme_identifier(&[7; 32])];
+        let made = params.self_signed(&key).unwrap();
         let tls = |key: Vec<u8>| Challenge {
             name: "a.example".to_owned(),
             proof: Proof::Tls { certificate: made.der().clone(), key: PrivateKeyDer::Pkcs8(key.into()) },
@@ -269,5 +280,6 @@ mod tests {
         let Some(Proof::Tls { certificate, .. }) = read_tls else { panic!("it is good") };
         assert_eq!(&certificate, made.der());
         assert!(read(&tls(vec![1, 2, 3])).is_none(), "a key that is none");
+        assert!(read(&tls(KeyPair::generate().unwrap().serialize_der())).is_none(), "the key of another certificate");
     }
 }
