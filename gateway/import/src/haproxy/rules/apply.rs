@@ -729,7 +729,7 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
                 if !matches!(what, What::Deny) {
                     report.differs(id, "rate_limit: the status is 429");
                 }
-                let parts = [(only, Change::Limit(limit(counter, n, clients)))];
+                let parts = [(*only, Change::Limit(limit(counter, n, clients)))];
                 change_some(&parts, rule, &rules[at + 1..], &passing, &atom, path, report, out);
             }
             (_, Left::Access | Left::Unknown) if rule.because.is_some() => {
