@@ -105,7 +105,8 @@ fn a_token_of_the_first_gateway_is_good_at_the_second() {
 fn a_revocation_reaches_both_gateways_without_a_reload() {
     let world = world!();
     let [first, second] = serve_both(&world, "");
-    let (alice, bob) = (profile(&world, "alice", &[]), profile(&world, "bob", &[]));
+    profile(&world, "alice", &[]);
+    let bob = profile(&world, "bob", &[]);
     let text = world.read("alice.ovpn");
     let (one, other) = (format!("remote {SERVER} 1194 udp\n"), format!("remote {SECOND} 1194 tcp-client\n"));
     let at_first = world.write("first.ovpn", &text.replace(&other, ""));
