@@ -101,8 +101,8 @@ fn took_all(client: &Server) {
         WINDOWS_ONLY.iter().any(of)
     };
     for line in log.lines() {
-        let is_refused = ["Options error", "Options warning", "WARNING", "[PUSH-OPTIONS]"];
-        assert!(!is_refused.iter().any(|text| line.contains(text)) || of_windows(line), "{line}\n{log}");
+        let marks = ["Options error", "Options warning", "WARNING", "[PUSH-OPTIONS]"];
+        assert!(!marks.iter().any(|text| line.contains(text)) || of_windows(line), "{line}\n{log}");
     }
 }
 

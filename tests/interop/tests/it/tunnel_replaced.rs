@@ -216,7 +216,8 @@ fn a_server_with_500_clients_is_replaced_by_import() {
         pairs.filter_map(|pair| Some((pair[0].as_str()?.to_owned(), pair[1].as_u64()?))).collect()
     };
     let all = CLIENTS as u64 + 1;
-    assert!(eventually(|| counts().get("connected") == Some(&all)), "{:?}\n{}", counts(), server.log());
+    let counted = || counts().get("connected").is_some_and(|n| *n >= all);
+    assert!(eventually(counted), "{:?}\n{}", counts(), server.log());
     let counts = counts();
     for name in ["unauthorised", "crowded", "evicted"] {
         assert_eq!(counts.get(name), Some(&0), "{name}: {counts:?}\n{}", server.log());
