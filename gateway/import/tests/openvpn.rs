@@ -86,7 +86,8 @@ fn what_clients_refuse_from_a_server_is_not_pushed() {
     let Imported { toml, report, .. } = imported(&format!("{REST}push \"mssfix 1300\"\npush \"setenv A b\"\n"));
     assert!(!lines(&toml).iter().any(|line| line.starts_with("push")), "{toml}");
     let said = report.to_text(true);
-    for line in ["server.conf:6: not translated: push mssfix 1300:", "server.conf:7: not translated: push setenv A b:"] {
+    for line in ["server.conf:6: not translated: push mssfix 1300:", "server.conf:7: not translated: push setenv A b:"]
+    {
         assert!(said.contains(line), "{line}: {said}");
     }
 }
