@@ -16,6 +16,7 @@ mod image;
 mod layers;
 mod machine;
 mod metadata;
+mod openvpn;
 mod ovpn_vm;
 mod package;
 mod plant;
@@ -96,6 +97,8 @@ enum Command {
     Soak(soak::Options),
     /// Watch the unit tests and the gateway with the address sanitizer and with valgrind (docs/testing.md)
     Sanitize(sanitize::Options),
+    /// Fetch OpenVPN 2.7 from a newer suite of Debian for the interop tests, with its own libraries (target/openvpn)
+    Openvpn,
     /// Test the tunnel's kernel data plane in a virtual machine (Debian's qemu and a kernel with `ovpn`)
     OvpnVm {
         /// Kernel packages to use instead of fetching the newest from the mirror
@@ -158,6 +161,7 @@ fn main() -> ExitCode {
         Command::Plant(options) => Workspace::load().and_then(|w| plant::run(&w, &options)),
         Command::Soak(options) => Workspace::load().and_then(|w| soak::run(&w, &options)),
         Command::Sanitize(options) => Workspace::load().and_then(|w| sanitize::run(&w, &options)),
+        Command::Openvpn => Workspace::load().and_then(|w| openvpn::run(&w)),
         Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
         Command::Prometheus => prometheus::run(),
         Command::Pictures => Workspace::load().and_then(|w| steps::pictures(&w)),
@@ -196,5 +200,11 @@ fn test(yes: bool, strict: bool, only: &[Step], skip: &[Step]) -> anyhow::Result
 fn prepare(yes: bool) {
     if let Err(error) = setup::run(yes) {
         eprintln!("setup: {error:#}");
+    }
+    // It is no package of this system, so nobody is asked, and it is fetched only where everything is.
+    if (yes || setup::in_ci())
+        && let Err(error) = Workspace::load().and_then(|w| openvpn::provide(&w))
+    {
+        eprintln!("openvpn: {error:#}");
     }
 }

@@ -7,16 +7,14 @@
 use crate::machine::{self, Suite, output};
 use crate::metadata::Workspace;
 use crate::steps::{self, Checks};
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A suite that has it.
 const SUITE: &str = "sid";
 const NEEDS: &[(&str, &str)] = &[("apt-get", "apt"), ("dpkg-deb", "dpkg")];
-const PROGRAMS: [&str; 2] = ["prometheus", "promtool"];
+const PROGRAMS: [&str; 2] = ["usr/bin/prometheus", "usr/bin/promtool"];
 /// The tests that start it.
 const TESTS: [&str; 4] = ["monitoring::", "monitoring_load::", "metrics_formats::", "traces::prometheus_keeps"];
 
@@ -32,7 +30,8 @@ pub fn run() -> anyhow::Result<u8> {
         Ok(unpacked) => unpacked,
         Err(error) => return skip(&format!("no package: {error:#}")),
     };
-    let programs = wrap(&unpacked, &folder)?;
+    let programs = folder.join("bin");
+    machine::wrap(&unpacked, &PROGRAMS, &programs)?;
     let said = output(Command::new(programs.join("prometheus")).arg("--version"))?;
     let version = said.split_whitespace().skip_while(|word| *word != "version").nth(1).unwrap_or_default();
     println!("prometheus: version {version}");
@@ -58,33 +57,4 @@ pub fn run() -> anyhow::Result<u8> {
 fn skip(why: &str) -> anyhow::Result<u8> {
     println!("prometheus: skipped: {why}");
     Ok(0)
-}
-
-/// A folder with scripts that run the unpacked programs with the libraries that came with them.
-fn wrap(unpacked: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
-    let scripts = folder.join("bin");
-    fs::create_dir_all(&scripts)?;
-    let libraries = unpacked.join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH));
-    let loader = fs::read_dir(&libraries)
-        .with_context(|| libraries.display().to_string())?
-        .filter_map(Result::ok)
-        .map(|entry| entry.path())
-        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld-linux")));
-    for name in PROGRAMS {
-        let program = unpacked.join("usr/bin").join(name);
-        ensure!(program.is_file(), "{} is not in the package", program.display());
-        let line = match &loader {
-            Some(loader) => format!(
-                "exec '{}' --library-path '{}' '{}' \"$@\"",
-                loader.display(),
-                libraries.display(),
-                program.display()
-            ),
-            None => format!("exec '{}' \"$@\"", program.display()),
-        };
-        let script = scripts.join(name);
-        fs::write(&script, format!("#!/bin/sh\n{line}\n"))?;
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
-    }
-    Ok(scripts)
 }

@@ -2,7 +2,7 @@
 
 use crate::metadata::{Workspace, cargo};
 use crate::report::{Expected, Report};
-use crate::{again, count, deny, layers, test_programs, walk};
+use crate::{again, count, deny, layers, openvpn, test_programs, walk};
 use anyhow::Context;
 use clap::ValueEnum;
 use std::io::{IsTerminal, Write, stdout};
@@ -289,8 +289,11 @@ fn run_tests(
         Ok(programs) => programs,
         Err(status) => return Ok(status),
     };
+    // One that the user names stays.
+    let newer = openvpn::program(workspace).filter(|_| std::env::var_os(openvpn::VARIABLE).is_none());
     for program in &mut programs {
         gateway.iter().for_each(|gateway| program.env("SEALANE_BIN", *gateway));
+        newer.iter().for_each(|newer| program.env(openvpn::VARIABLE, newer));
     }
     again::run(&programs, report, &mut stdout())
 }

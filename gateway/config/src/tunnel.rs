@@ -838,10 +838,11 @@ fn options(sink: &Sink, written: &[At<String>]) -> Vec<String> {
     let mut out = Vec::new();
     for at in written {
         let word = at.value.split_ascii_whitespace().next().unwrap_or("");
-        let ours =
-            ["ifconfig", "ifconfig-ipv6", "peer-id", "cipher", "protocol-flags", "topology", "push-continuation"];
-        if ours.contains(&word) || ["compress", "comp-lzo", "shaper", "fragment"].contains(&word) {
+        if push::NEGOTIATED.contains(&word) || ["comp-lzo", "shaper", "fragment"].contains(&word) {
             let help = Some("remove this option: the server negotiates it itself, or does not support it".to_owned());
+            sink.error(&at.span, format!("\"{word}\" cannot be pushed"), help);
+        } else if push::CLIENTS_REFUSE.contains(&word) {
+            let help = Some("write it into the profiles: OpenVPN's clients refuse it from a server".to_owned());
             sink.error(&at.span, format!("\"{word}\" cannot be pushed"), help);
         } else if !push::CLIENTS_TAKE.contains(&word) {
             let near = nearest(word, push::CLIENTS_TAKE.iter().copied());

@@ -80,6 +80,18 @@ fn a_translation_without_undecided_options_is_accepted() {
     assert!(report.undecided().concat().contains("the whole file: Sealane refuses the translation"), "{report:?}");
 }
 
+/// A stock server sends them, and each client writes an error to its log and goes on without them.
+#[test]
+fn what_clients_refuse_from_a_server_is_not_pushed() {
+    let Imported { toml, report, .. } = imported(&format!("{REST}push \"mssfix 1300\"\npush \"setenv A b\"\n"));
+    assert!(!lines(&toml).iter().any(|line| line.starts_with("push")), "{toml}");
+    let said = report.to_text(true);
+    for line in ["server.conf:6: not translated: push mssfix 1300:", "server.conf:7: not translated: push setenv A b:"]
+    {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+}
+
 #[test]
 fn the_last_of_repeated_options_counts_and_several_addresses_are_kept() {
     let text = format!(

@@ -266,6 +266,35 @@ fn tunnels_carry_streams_and_datagrams_in_turns() {
 }
 
 #[test]
+fn tunnels_carry_paced_datagrams_of_one_client_and_of_several() {
+    let Ok(gateway) = std::env::var("SEALANE_BIN") else {
+        println!("skipped: SEALANE_BIN does not say where the gateway is");
+        return;
+    };
+    let only = ["run", "tunnel", "--only", "paced,clients", "--json", "--subject"];
+    let sizes = ["udp_rounds=1", "paced_seconds=1", "paced_rates=5,10", "clients=2", "client_rate=500"];
+    let sizes: Vec<&str> = sizes.iter().flat_map(|size| ["--set", size]).collect();
+    let peer = format!("sealane={gateway}");
+    let output = lab(&[&only[..], &[&peer], &ANYHOW, &sizes].concat());
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    if let Some(why) = json["pages"][0]["obstacle"].as_str() {
+        println!("skipped: {why}");
+        return;
+    }
+    let parts = json["pages"][0]["parts"].as_array().unwrap();
+    assert!(output.status.success() && parts.len() == 2, "{json}");
+    let subjects = [&["OpenVPN", "OpenVPN tuned", "Sealane"][..], &["OpenVPN tuned", "Sealane, two lanes"][..]];
+    for (part, subjects) in parts.iter().zip(subjects) {
+        assert!(part["skipped"].is_null(), "{part}");
+        for subject in subjects {
+            let of = part["figures"].as_array().unwrap().iter().filter(|f| f["subject"] == *subject);
+            assert!(of.clone().next().is_some(), "{subject}: {part}");
+            assert!(of.clone().all(|f| f["value"].as_f64() >= Some(0.0)), "{subject}: {part}");
+        }
+    }
+}
+
+#[test]
 fn versions_of_tls_are_compared_in_every_way() {
     if !here("nginx") || !here("setpriv") {
         println!("skipped: no nginx or no setpriv on this machine");

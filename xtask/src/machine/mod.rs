@@ -3,7 +3,7 @@
 
 mod suite;
 
-pub use suite::{Suite, mirror};
+pub use suite::{Suite, mirror, wrap};
 
 use anyhow::{Context, ensure};
 use std::fs;

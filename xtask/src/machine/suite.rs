@@ -2,8 +2,9 @@
 //! as it is.
 
 use super::output;
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -111,4 +112,32 @@ impl Suite {
         }
         Ok(unpacked)
     }
+}
+
+/// Writes scripts to a folder that run programs of an unpacked suite (`usr/bin/NAME`) with the libraries that came with them.
+pub fn wrap(unpacked: &Path, programs: &[&str], scripts: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(scripts)?;
+    let libraries = unpacked.join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH));
+    let loader = fs::read_dir(&libraries)
+        .with_context(|| libraries.display().to_string())?
+        .filter_map(Result::ok)
+        .map(|entry| entry.path())
+        .find(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld-linux")));
+    for name in programs {
+        let program = unpacked.join(name);
+        ensure!(program.is_file(), "{} is not in the package", program.display());
+        let line = match &loader {
+            Some(loader) => format!(
+                "exec '{}' --library-path '{}' '{}' \"$@\"",
+                loader.display(),
+                libraries.display(),
+                program.display()
+            ),
+            None => format!("exec '{}' \"$@\"", program.display()),
+        };
+        let script = scripts.join(program.file_name().context("a program's name")?);
+        fs::write(&script, format!("#!/bin/sh\n{line}\n"))?;
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(())
 }

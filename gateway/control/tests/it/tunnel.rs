@@ -39,6 +39,7 @@ fn what_openvpn_has_and_we_have_not_is_named() {
         ("shaper = 1000", "\"shaper\" is not supported", "tc qdisc add"),
         ("ciphers = [\"AES-256-CBC\"]", "\"AES-256-CBC\" is not supported", "CHACHA20-POLY1305"),
         ("push = [\"comp-lzo yes\"]", "\"comp-lzo\" cannot be pushed", "negotiates it itself"),
+        ("push = [\"mssfix 1300\"]", "\"mssfix\" cannot be pushed", "write it into the profiles"),
         ("push = [\"ruote 10.1.0.0 255.255.0.0\"]", "\"ruote\" is not an option that clients accept", "\"route\""),
         ("network6 = \"fd00::/8\"", "not a network for clients", "32 to 124"),
         ("client_certificate = \"none\"", "without a certificate and without a password", "add users"),

@@ -6,7 +6,7 @@ use crate::Outcome;
 use crate::output::{list, quoted};
 use sealane_ovpn::data::Cipher;
 use sealane_ovpn::file::{NameRule, usage_oid};
-use sealane_ovpn::push::length;
+use sealane_ovpn::push::{CLIENTS_REFUSE, length};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 pub(super) const NO_NETWORK: &str = "is not a network: write its address and its mask";
@@ -28,6 +28,9 @@ pub(super) fn not_pushed(option: &str) -> Option<(Outcome, &'static str)> {
         "shaper" | "fragment" => Some((Outcome::NotTranslated, "cannot be pushed")),
         "topology" | "ping" | "ping-restart" | "peer-id" | "cipher" | "route-gateway" | "tun-mtu" => {
             Some((Outcome::Same, "the server sends this automatically"))
+        }
+        word if CLIENTS_REFUSE.contains(&word) => {
+            Some((Outcome::NotTranslated, "OpenVPN's clients refuse it from a server: write it into the profiles"))
         }
         _ => None,
     }

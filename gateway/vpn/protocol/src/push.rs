@@ -30,11 +30,8 @@ pub const CLIENTS_TAKE: &[&str] = &[
     "explicit-exit-notify",
     "inactive",
     "ip-win32",
-    "mssfix",
     "mute",
     "persist-key",
-    "persist-local-ip",
-    "persist-remote-ip",
     "persist-tun",
     "ping",
     "ping-exit",
@@ -44,7 +41,6 @@ pub const CLIENTS_TAKE: &[&str] = &[
     "redirect-gateway",
     "redirect-private",
     "register-dns",
-    "remap-usr1",
     "route",
     "route-delay",
     "route-gateway",
@@ -53,7 +49,6 @@ pub const CLIENTS_TAKE: &[&str] = &[
     "route-method",
     "route-metric",
     "session-timeout",
-    "setenv",
     "setenv-safe",
     "show-net-up",
     "sndbuf",
@@ -62,6 +57,34 @@ pub const CLIENTS_TAKE: &[&str] = &[
     "tun-ipv6",
     "tun-mtu",
     "verb",
+];
+
+/// Those of [`CLIENTS_TAKE`] that clients on Windows alone know. Others say so in their log, and connect.
+pub const WINDOWS_ONLY: &[&str] = &[
+    "block-outside-dns",
+    "dhcp-pre-release",
+    "dhcp-release",
+    "dhcp-renew",
+    "ip-win32",
+    "register-dns",
+    "show-net-up",
+    "tap-sleep",
+];
+
+/// Options that clients take only from their own profile: from a server they refuse them ("cannot be used in this context").
+pub const CLIENTS_REFUSE: &[&str] = &["mssfix", "persist-local-ip", "persist-remote-ip", "remap-usr1", "setenv"];
+
+/// Options that the server sends by itself, as it has negotiated with the client, and that no setting names.
+pub const NEGOTIATED: &[&str] = &[
+    "cipher",
+    "compress",
+    "ifconfig",
+    "ifconfig-ipv6",
+    "key-derivation",
+    "peer-id",
+    "protocol-flags",
+    "push-continuation",
+    "topology",
 ];
 
 /// Makes the messages of a reply, each with its NUL. An option with a comma, a control character, or longer than a
@@ -375,6 +398,17 @@ mod tests {
         assert!(seen(&ours).is_empty());
         assert_eq!(with_compression_of(&ours, &ours), ours);
         assert_eq!(seen(&with_compression_of(&ours, stock)), ["compression (compress, comp-lzo)"]);
+    }
+
+    #[test]
+    fn every_option_is_in_one_list() {
+        let lists = [CLIENTS_TAKE, CLIENTS_REFUSE, NEGOTIATED];
+        let all: Vec<&&str> = lists.into_iter().flatten().collect();
+        for word in &all {
+            assert_eq!(all.iter().filter(|other| *other == word).count(), 1, "{word}");
+        }
+        assert!(WINDOWS_ONLY.iter().all(|word| CLIENTS_TAKE.contains(word)));
+        assert!(lists.iter().all(|list| list.is_sorted()), "sorted, for their readers");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Datagrams at rising rates, until a tunnel loses some.
+//! Datagrams: at rising rates, until a tunnel loses some, and at fixed rates.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use sealane_lab_harness::Bench;
 use sealane_lab_harness::rounds::{Quiet, Sample};
+use sealane_lab_load::accounting::CpuSample;
 use sealane_lab_report::{Axis, Figure, Part};
+use sealane_sys::netns::NetNs;
 use sealane_sys::udp::{Batch, MAX_BATCH, Options, Socket, Transmit};
 
 use crate::measure::times;
@@ -19,7 +21,7 @@ const LOSS: f64 = 0.005;
 /// Datagrams a second to begin with.
 const FIRST: f64 = 5_000.0;
 /// Where they go.
-const PORT: u16 = 5300;
+pub const PORT: u16 = 5300;
 /// Of the receiver's socket, in bytes.
 const ROOM: usize = 16 << 20;
 /// How long either end looks away when there is nothing to do.
@@ -37,14 +39,14 @@ pub fn passed(size: u32) -> String {
 }
 
 /// What one rate came to.
-struct Try {
+pub struct Try {
     rate: f64,
     /// Datagrams a second that arrived.
-    arrived: f64,
+    pub arrived: f64,
     /// The share of those sent that did not.
     lost: f64,
     /// The server's CPU time for each that arrived, in microseconds.
-    cpu: f64,
+    pub cpu: f64,
     /// Whether the sender kept the rate: a tunnel that takes no more makes it wait.
     kept: bool,
 }
@@ -53,6 +55,54 @@ impl Try {
     fn passed(&self) -> bool {
         self.kept && self.lost <= LOSS
     }
+
+    /// The share of the datagrams due that did not arrive. What a tunnel does not take is lost for a sender that does not wait.
+    pub fn missing(&self) -> f64 {
+        if self.kept { self.lost } else { (1.0 - self.arrived / self.rate.max(1.0)).max(0.0) }
+    }
+}
+
+/// The titles of the tables of [`paced`].
+const PACED: [&str; 3] = [
+    "Server CPU per datagram divided by that of tuned OpenVPN",
+    "CPU time of the server per datagram",
+    "Datagrams that did not arrive, by rate",
+];
+
+/// One size at fixed rates: what is lost where the tunnel is not at its limit.
+pub fn paced(bench: &mut Bench<'_>, part: &mut Part, world: &World) -> anyhow::Result<()> {
+    world.set(Wire::Segmented)?;
+    let (rounds, seconds): (usize, u64) = (bench.size("udp_rounds")?, bench.size("paced_seconds")?);
+    let size: u32 = bench.size("paced_size")?;
+    let ways: Vec<&Way> = world.ways.iter().filter(|w| w.name != VETH).collect();
+    let names: Vec<String> = ways.iter().map(|w| w.name.to_owned()).collect();
+    let mut measures = [Vec::new(), Vec::new(), Vec::new()];
+    for rate in bench.sizes::<u32>("paced_rates")? {
+        let (loss, cpu) = (format!("lost at {rate} Mbit/s"), format!("server CPU per datagram at {rate} Mbit/s"));
+        let each = f64::from(rate) * 1e6 / 8.0 / f64::from(size.max(1));
+        let held = bench.rounds(part, &names, rounds, Quiet::Wanted, |i, _| {
+            let tried = one(world, ways[i], size, each, seconds)?;
+            Ok(Sample::of(&loss, tried.missing() * 100.0).with(&cpu, tried.cpu))
+        })?;
+        for name in &names {
+            part.rounds(name, &loss, &held.values(name, &loss), "%");
+            // What the kernel does by itself is no process's time.
+            if name != KERNEL {
+                part.rounds(name, &cpu, &held.values(name, &cpu), "µs");
+                if name != TUNED {
+                    part.rounds(name, &times(&cpu), &held.ratios(name, TUNED, &cpu), "×");
+                }
+            }
+        }
+        for (all, measure) in measures.iter_mut().zip([times(&cpu), cpu, loss]) {
+            all.push(measure);
+        }
+    }
+    for (title, all) in PACED.iter().zip(&measures) {
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        part.table(title, &all);
+    }
+    Ok(())
 }
 
 /// Every size in turn.
@@ -138,30 +188,67 @@ fn highest(world: &World, way: &Way, size: u32, seconds: u64) -> anyhow::Result<
 
 /// One rate for some seconds.
 fn one(world: &World, way: &Way, size: u32, rate: f64, seconds: u64) -> anyhow::Result<Try> {
-    let to = SocketAddr::new(way.address.into(), PORT);
-    let bind = |end: usize, address: SocketAddr, options: Options| {
-        world.ends[end].run(|| Socket::bind(address, &options).map(Socket::without_offload))
+    let [server, client] = &world.ends;
+    let flow = Flow { from: client, to: SocketAddr::new(way.address.into(), PORT) };
+    let cpu = || {
+        let [server, _] = way.cpu();
+        server
     };
-    // Workspace for what comes while somebody else has the CPU: what is lost, the tunnel has lost.
-    let receiver = bind(0, to, Options { receive_buffer: ROOM, ..Options::default() })??;
-    let sender = bind(1, (Ipv4Addr::UNSPECIFIED, 0).into(), Options::default())??;
-    let [before, _] = way.cpu();
+    at_once(server, &[flow], (size, rate, seconds), &cpu)
+}
+
+/// Who sends, and where to.
+pub struct Flow<'a> {
+    pub from: &'a NetNs,
+    pub to: SocketAddr,
+}
+
+/// Datagrams of a size, at a rate in each flow, for some seconds: all flows at the same time. The rate of the result is that of all
+/// together.
+pub fn at_once(
+    receiving: &NetNs,
+    flows: &[Flow<'_>],
+    (size, rate, seconds): (u32, f64, u64),
+    cpu: &dyn Fn() -> CpuSample,
+) -> anyhow::Result<Try> {
+    let bind = |end: &NetNs, address: SocketAddr, options: Options| {
+        end.run(|| Socket::bind(address, &options).map(Socket::without_offload))
+    };
+    let mut sockets = Vec::new();
+    for flow in flows {
+        // Workspace for what comes while somebody else has the CPU: what is lost, the tunnel has lost.
+        let receiver = bind(receiving, flow.to, Options { receive_buffer: ROOM, ..Options::default() })??;
+        let sender = bind(flow.from, (Ipv4Addr::UNSPECIFIED, 0).into(), Options::default())??;
+        sockets.push((receiver, sender, flow.to));
+    }
+    let before = cpu();
     let done = AtomicBool::new(false);
-    let (sent, arrived) = std::thread::scope(|scope| -> anyhow::Result<(f64, f64)> {
+    let (sent, arrived) = std::thread::scope(|scope| -> anyhow::Result<(u64, u64)> {
         let until = &done;
-        let count = scope.spawn(move || receive(&receiver, until));
-        let sent = send(&sender, to, size, rate, Duration::from_secs(seconds));
+        let (mut receivers, mut senders) = (Vec::new(), Vec::new());
+        for (receiver, sender, to) in sockets {
+            receivers.push(scope.spawn(move || receive(&receiver, until)));
+            senders.push(scope.spawn(move || send(&sender, to, size, rate, Duration::from_secs(seconds))));
+        }
+        let ends: Vec<_> = senders.into_iter().map(|thread| thread.join()).collect();
         std::thread::sleep(LATE);
         done.store(true, Ordering::Relaxed);
-        let arrived = count.join().map_err(|_| anyhow!("the receiver has failed"))?;
-        Ok((sent? as f64, arrived as f64))
+        let (mut all, mut arrived) = (0, 0);
+        for thread in receivers {
+            arrived += thread.join().map_err(|_| anyhow!("a receiver has failed"))?;
+        }
+        for end in ends {
+            all += end.map_err(|_| anyhow!("a sender has failed"))??;
+        }
+        Ok((all, arrived))
     })?;
-    let [after, _] = way.cpu();
+    let (sent, arrived) = (sent as f64, arrived as f64);
+    let rate = rate * flows.len() as f64;
     Ok(Try {
         rate,
         arrived: arrived / seconds as f64,
         lost: (sent - arrived).max(0.0) / sent.max(1.0),
-        cpu: after.since(&before) as f64 / 1e3 / arrived.max(1.0),
+        cpu: cpu().since(&before) as f64 / 1e3 / arrived.max(1.0),
         kept: sent > 0.0 && sent / seconds as f64 > rate * 0.9,
     })
 }

@@ -1,5 +1,6 @@
 //! The experiment `tunnel`: OpenVPN in user space and Sealane, against each other's clients, over a veth pair.
 
+mod clients;
 mod datagrams;
 mod measure;
 mod verdict;
@@ -45,6 +46,7 @@ impl Experiment for Tunnel {
         parts(bench, &world)?;
         // Others are built for the parts below; this one's tunnels need not be kept alive beside them.
         drop(world);
+        bench.part("clients", clients::measure)?;
         seals(bench)
     }
 
@@ -57,7 +59,8 @@ fn parts(bench: &mut Bench<'_>, world: &World) -> anyhow::Result<()> {
     bench.part("tcp-segmented", |b, p| measure::tcp(b, p, world, Wire::Segmented, 1))?;
     bench.part("tcp-whole", |b, p| measure::tcp(b, p, world, Wire::Whole, 1))?;
     bench.part("tcp-four", |b, p| measure::tcp(b, p, world, Wire::Segmented, 4))?;
-    bench.part("udp", |b, p| datagrams::measure(b, p, world))
+    bench.part("udp", |b, p| datagrams::measure(b, p, world))?;
+    bench.part("paced", |b, p| datagrams::paced(b, p, world))
 }
 
 fn seals(bench: &mut Bench<'_>) -> anyhow::Result<()> {

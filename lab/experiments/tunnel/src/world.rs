@@ -30,6 +30,8 @@ pub const TUNED: &str = "OpenVPN tuned";
 pub const SEALANE: &str = "Sealane";
 /// Sealane's server, OpenVPN's client.
 pub const MIXED: &str = "Sealane with OpenVPN's client";
+/// Sealane's server with two lanes, several clients of OpenVPN.
+pub const CROWDED: &str = "Sealane, two lanes";
 
 /// Sealane's server with the kernel's data plane, Sealane's client: where the kernel has `ovpn` (Linux 6.16).
 pub const KERNEL: &str = "Sealane in the kernel";
@@ -128,7 +130,7 @@ impl World {
         for (i, (name, our_server, our_client, tuned)) in makers.into_iter().enumerate() {
             let number = i as u8 + 1;
             let plane = if name == KERNEL { "kernel" } else { "user" };
-            let setup = Setup { folder: folder.path(), pki: &pki, number, tuned, seal, plane };
+            let setup = Setup { folder: folder.path(), pki: &pki, number, tuned, seal, plane, lanes: 1 };
             let (server, text) =
                 if our_server { setup.sealane_server(&sealane)? } else { setup.openvpn_server(&openvpn)? };
             bench.show_configuration(if our_server { "sealane" } else { "openvpn" }, &text);
@@ -142,7 +144,7 @@ impl World {
             let client = ends[1].run(|| Running::start(&client))??;
             let way =
                 Way { name, address: Ipv4Addr::new(10, 90, number, 1), server: Some(server), client: Some(client) };
-            await_way(&ends[1], &way, &output)?;
+            await_answer(&ends[1], way.address, name, &output)?;
             ways.push(way);
         }
         Ok(Self { ends, ways, _folder: folder })
@@ -150,14 +152,99 @@ impl World {
 
     /// Says what the wire takes.
     pub fn set(&self, wire: Wire) -> anyhow::Result<()> {
-        let state = if wire == Wire::Whole { "on" } else { "off" };
-        for (end, link) in self.ends.iter().zip(LINKS) {
-            let mut command = Command::new("ethtool");
-            command.args(["-K", link, "tso", state, "gso", state, "tx-udp-segmentation", state, "gro", "on"]);
-            end.run(|| said(&mut command))??;
-        }
-        Ok(())
+        self.ends.iter().zip(LINKS).try_for_each(|(end, link)| set_link(end, link, wire))
     }
+}
+
+fn set_link(end: &NetNs, link: &str, wire: Wire) -> anyhow::Result<()> {
+    let state = if wire == Wire::Whole { "on" } else { "off" };
+    let mut command = Command::new("ethtool");
+    command.args(["-K", link, "tso", state, "gso", state, "tx-udp-segmentation", state, "gro", "on"]);
+    end.run(|| said(&mut command))??;
+    Ok(())
+}
+
+/// Several clients of OpenVPN, each in a namespace of its own with a cable to the servers', and two servers: OpenVPN's, tuned, and
+/// Sealane's with two lanes. Each client is connected to both.
+#[derive(Debug)]
+pub struct Crowd {
+    /// The servers' namespace.
+    pub server: NetNs,
+    /// Those of the clients.
+    pub clients: Vec<NetNs>,
+    /// OpenVPN's, and Sealane's.
+    pub ways: Vec<Way>,
+    _running: Vec<Running>,
+    _folder: TempDir,
+}
+
+impl Crowd {
+    /// Makes everything, and waits until packets pass.
+    pub fn build(bench: &mut Bench<'_>, count: u8) -> anyhow::Result<Self> {
+        let program = |kind: &str| -> anyhow::Result<Program> {
+            bench.programs.iter().find(|p| p.kind == kind).cloned().with_context(|| format!("no {kind}"))
+        };
+        let (openvpn, sealane) = (program("openvpn")?, program("sealane")?);
+        let folder = TempDir::new()?;
+        let pki = folder.path().join("pki");
+        said(Command::new(&sealane.path).args(["tunnel", "init", "192.0.2.1:1194", "--folder"]).arg(&pki))?;
+        let (server, clients) = star(count)?;
+        let (mut ways, mut running) = (Vec::new(), Vec::new());
+        for (number, name) in [(1, TUNED), (2, CROWDED)] {
+            let at_server = Setup::of_crowd(folder.path(), &pki, number);
+            let is_ours = name == CROWDED;
+            let (launch, text) =
+                if is_ours { at_server.sealane_server(&sealane)? } else { at_server.openvpn_server(&openvpn)? };
+            bench.show_configuration(if is_ours { "sealane" } else { "openvpn" }, &text);
+            let process = server.run(|| Running::start(&launch))??;
+            let address = Ipv4Addr::new(10, 90, number, 1);
+            ways.push(Way { name, address, server: Some(process), client: None });
+            for (i, client) in clients.iter().enumerate() {
+                let own = folder.path().join(format!("client-{i}"));
+                std::fs::create_dir_all(&own)?;
+                let mut command = Command::new(&sealane.path);
+                command.args(["tunnel", "client-config", &format!("lab-{number}-{i}"), "--folder"]).arg(&pki);
+                let launch = Setup::of_crowd(&own, &pki, number).openvpn_client(&openvpn, &said(&mut command)?)?;
+                running.push(client.run(|| Running::start(&launch))??);
+                await_answer(client, address, name, &launch.output)?;
+            }
+        }
+        Ok(Self { server, clients, ways, _running: running, _folder: folder })
+    }
+}
+
+/// A namespace for servers, with their outer address, and a cable from it to each of so many others.
+fn star(count: u8) -> anyhow::Result<(NetNs, Vec<NetNs>)> {
+    let server = NetNs::new()?;
+    server.run(|| -> std::io::Result<()> {
+        let mut netlink = Netlink::route()?;
+        netlink.link_set(1, &LinkSet { up: Some(true), ..LinkSet::default() })?;
+        netlink.address_add(1, IpAddr::V4(OUTER[0]), 32)
+    })??;
+    let mut clients = Vec::new();
+    for i in 0..count {
+        let client = NetNs::new()?;
+        let (link, ends) = (format!("wire-{i}"), [1, 2].map(|end| IpAddr::V4(Ipv4Addr::new(198, 18, i, end))));
+        server.run(|| Netlink::route()?.veth_add(&link, &link, &client))??;
+        for (end, address) in [&server, &client].into_iter().zip(ends) {
+            end.run(|| -> std::io::Result<()> {
+                let mut netlink = Netlink::route()?;
+                let index = netlink.link_index(&link)?;
+                for link in [1, index] {
+                    netlink.link_set(link, &LinkSet { up: Some(true), ..LinkSet::default() })?;
+                }
+                netlink.address_add(index, address, 24)
+            })??;
+            set_link(end, &link, Wire::Segmented)?;
+        }
+        client.run(|| -> std::io::Result<()> {
+            let mut netlink = Netlink::route()?;
+            let index = netlink.link_index(&link)?;
+            netlink.route_add(index, IpAddr::V4(OUTER[0]), 32, Some(ends[0]))
+        })??;
+        clients.push(client);
+    }
+    Ok((server, clients))
 }
 
 /// What one way's configurations are made from.
@@ -169,11 +256,16 @@ struct Setup<'a> {
     seal: Seal,
     /// Sealane's data plane.
     plane: &'static str,
+    lanes: u8,
 }
 
 const TUNING: &str = "sndbuf 8388608\nrcvbuf 8388608\ntxqueuelen 1000\n";
 
-impl Setup<'_> {
+impl<'a> Setup<'a> {
+    const fn of_crowd(folder: &'a Path, pki: &'a Path, number: u8) -> Self {
+        Self { folder, pki, number, tuned: true, seal: Seal::USUAL, plane: "user", lanes: 2 }
+    }
+
     fn port(&self) -> u16 {
         1194 + u16::from(self.number)
     }
@@ -214,10 +306,10 @@ impl Setup<'_> {
     fn sealane_server(&self, program: &Program) -> anyhow::Result<(Launch, String)> {
         let (pki, n, port) = (self.pki.display(), self.number, self.port());
         let text = format!(
-            "lanes = 1\n\n[tunnel]\nlisten = [\"udp://{}:{port}\"]\nnetwork = \"10.90.{n}.0/24\"\ndevice = \"ovpn{n}\"\n\
+            "lanes = {}\n[tunnel]\nlisten = [\"udp://{}:{port}\"]\nnetwork = \"10.90.{n}.0/24\"\ndevice = \"ovpn{n}\"\n\
              ca = \"{pki}/ca.crt\"\ncert = \"{pki}/server.crt\"\nkey = \"{pki}/server.key\"\n\
              tls_crypt_v2 = \"{pki}/tls-crypt-v2.key\"\nciphers = [\"{}\"]\ndata_plane = \"{}\"\n",
-            OUTER[0], self.seal.cipher, self.plane,
+            self.lanes, OUTER[0], self.seal.cipher, self.plane,
         );
         let path = self.write("server.toml", &text)?;
         Ok((self.launch(program, "server", vec!["serve".into(), "-c".into(), path.into()]), text))
@@ -275,16 +367,16 @@ fn wire() -> anyhow::Result<[NetNs; 2]> {
 }
 
 /// Waits until the server's address inside answers.
-fn await_way(client: &NetNs, way: &Way, output: &Path) -> anyhow::Result<()> {
+fn await_answer(client: &NetNs, address: Ipv4Addr, name: &str, output: &Path) -> anyhow::Result<()> {
     let limit = Instant::now() + WAIT_LIMIT;
     loop {
         let mut ping = Command::new("ping");
-        ping.args(["-c", "1", "-W", "1", &way.address.to_string()]);
+        ping.args(["-c", "1", "-W", "1", &address.to_string()]);
         if client.run(|| ping.output())??.status.success() {
             return Ok(());
         }
         if Instant::now() > limit {
-            bail!("{}: no packet passes the tunnel: {}", way.name, tail(output));
+            bail!("{name}: no packet passes the tunnel: {}", tail(output));
         }
         std::thread::sleep(Duration::from_millis(200));
     }

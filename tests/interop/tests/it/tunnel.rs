@@ -16,7 +16,10 @@ macro_rules! world {
 
 #[test]
 fn a_stock_client_connects_in_every_way_that_it_knows() {
-    let world = world!();
+    connects_in_every_way(&world!());
+}
+
+pub fn connects_in_every_way(world: &World) {
     world.init("network6 = \"fd00:88::/64\"\nroutes = [\"10.77.0.0/16\"]\ndns = [\"10.88.0.1\"]\nepoch = true");
     let profile = world.profile("alice");
     let server = world.serve();
@@ -57,11 +60,13 @@ fn a_stock_client_connects_in_every_way_that_it_knows() {
 
 #[test]
 fn wraps_of_every_kind() {
-    let world = world!();
+    connects_with_every_wrap(&world!());
+}
+
+pub fn connects_with_every_wrap(world: &World) {
     world.init("tls_crypt = \"../static.key\"");
     let profile = world.profile("alice");
-    let openvpn = sealane_interop::peers::find("openvpn").expect("looked for before");
-    let key = sealane_interop::process::run(std::process::Command::new(openvpn).args(["--genkey", "secret"]), b"");
+    let key = process::run(std::process::Command::new(world.stock()).args(["--genkey", "secret"]), b"");
     world.write("static.key", &String::from_utf8(key.stdout).expect("text"));
     let plain = world.read("alice.ovpn");
     let (before, _) = plain.split_once("<tls-crypt-v2>").expect("it has one");
@@ -99,7 +104,10 @@ fn wraps_of_every_kind() {
 /// The client renews its key every two seconds, then the server does: not one packet is lost.
 #[test]
 fn renewing_keys_loses_nothing() {
-    let world = world!();
+    renews_without_a_loss(&world!());
+}
+
+pub fn renews_without_a_loss(world: &World) {
     world.init("");
     let profile = world.profile("alice");
     let server = world.serve();

@@ -433,15 +433,17 @@ fn a_reload_changes_the_dns_servers_of_connected_clients() {
 /// their next connection.
 #[test]
 fn a_reload_changes_the_routes_of_connected_clients() {
-    let world = world!();
+    has_changed_routes_after_a_reload(&world!());
+}
+
+pub fn has_changed_routes_after_a_reload(world: &World) {
     world.init("");
     let profile = world.profile("alice");
     let toml = world.read("vpn/tunnel.toml");
     let with = |more: &str| world.write("vpn/tunnel.toml", &format!("{toml}{more}\n"));
     with("routes = [\"10.66.0.0/16\", \"10.67.0.0/16\"]");
     let server = world.serve();
-    let openvpn = peers::find("openvpn").expect("looked for before");
-    let version: peers::Said = process::run(world.command(End::Client, &openvpn).arg("--version"), b"").into();
+    let version: peers::Said = process::run(world.command(End::Client, world.stock()).arg("--version"), b"").into();
     let is_newer = !version.text().starts_with("OpenVPN 2.6");
     let reload = |more: &str| {
         let before = server.log().matches("sealane: reloaded").count();
@@ -453,7 +455,7 @@ fn a_reload_changes_the_routes_of_connected_clients() {
     for stock in [false, true] {
         reload("routes = [\"10.66.0.0/16\", \"10.67.0.0/16\"]");
         let client = match stock {
-            false => connected(&world, &world.read("alice.ovpn"), &server),
+            false => connected(world, &world.read("alice.ovpn"), &server),
             true => world.connected(&profile, &[]),
         };
         let has = |network: &str| world.client_route(network).contains("dev");

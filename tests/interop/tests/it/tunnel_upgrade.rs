@@ -28,7 +28,10 @@ fn upgrades(world: &World, server: &Server, times: usize) {
 /// leaves, which it says inside a TLS session that was made two processes ago.
 #[test]
 fn clients_do_not_notice_an_upgrade() {
-    let world = world!();
+    notices_no_upgrade(&world!());
+}
+
+pub fn notices_no_upgrade(world: &World) {
     world.init("");
     let profile = world.profile("alice");
     let server = world.serve();
@@ -42,7 +45,7 @@ fn clients_do_not_notice_an_upgrade() {
         let client = world.connected(&profile, arguments);
         std::thread::scope(|scope| {
             let pings = scope.spawn(|| world.pings(End::Client, INSIDE, 200, "0.01", 56));
-            upgrades(&world, &server, 2);
+            upgrades(world, &server, 2);
             assert_eq!(pings.join().expect("ping ends"), 200, "{}", server.log());
         });
         assert_eq!(world.pings(End::Server, "10.88.0.2", 3, "0.05", 1400), 3);

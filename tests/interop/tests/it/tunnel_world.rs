@@ -25,10 +25,35 @@ pub enum End {
     Second,
 }
 
+/// Which OpenVPN is the stock one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stock {
+    /// That of this machine: 2.6 of Debian.
+    Installed,
+    /// One that `SEALANE_OPENVPN` names: 2.7, which `cargo xtask openvpn` fetches.
+    Newer,
+}
+
+impl Stock {
+    /// Its program, or what is missing here.
+    fn program(self) -> Result<PathBuf, String> {
+        let found = match self {
+            Self::Installed => peers::find("openvpn").ok_or("`openvpn` is not installed (cargo xtask setup)"),
+            Self::Newer => std::env::var_os("SEALANE_OPENVPN")
+                .map(PathBuf::from)
+                .filter(|path| path.is_file())
+                .ok_or("SEALANE_OPENVPN names no newer OpenVPN (cargo xtask openvpn)"),
+        };
+        found.map_err(str::to_owned)
+    }
+}
+
 /// The ends, and a folder for keys and logs.
 pub struct World {
     folder: TempDir,
     names: [String; 3],
+    stock: Stock,
+    openvpn: PathBuf,
 }
 
 /// Runs `ip`; whether it did what it was told.
@@ -46,8 +71,14 @@ fn try_ip(arguments: &str) -> Result<(), String> {
 impl World {
     /// `Err` says what is missing here: root, namespaces, a TUN, or a program.
     pub fn new() -> Result<Self, String> {
+        Self::with(Stock::Installed)
+    }
+
+    /// The same with another OpenVPN.
+    pub fn with(stock: Stock) -> Result<Self, String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        for program in ["openvpn", "ip", "ping"] {
+        let openvpn = stock.program()?;
+        for program in ["ip", "ping"] {
             peers::find(program).ok_or(format!("`{program}` is not installed (cargo xtask setup)"))?;
         }
         if !Path::new("/dev/net/tun").exists() {
@@ -55,7 +86,7 @@ impl World {
         }
         let tag = format!("{}-{}", std::process::id() % 1_000_000, NUMBER.fetch_add(1, Ordering::Relaxed));
         let names = ["a", "b", "c"].map(|end| format!("tunnel-core-{tag}{end}"));
-        let world = Self { folder: tempfile::tempdir().map_err(|e| e.to_string())?, names };
+        let world = Self { folder: tempfile::tempdir().map_err(|e| e.to_string())?, names, stock, openvpn };
         let [a, b, _] = &world.names;
         let veth = format!("tc{tag}");
         // A killed run leaves its namespaces; our process id belongs to no other process now.
@@ -213,10 +244,21 @@ impl World {
         self.serve_until(binary::sealane(), "OpenVPN clients at udp://")
     }
 
+    /// The gateway with a configuration of another name, which has UDP alone.
+    #[track_caller]
+    pub fn serve_file(&self, config: &str) -> Server {
+        self.serve_config(binary::sealane(), config, "OpenVPN clients at udp://")
+    }
+
     #[track_caller]
     fn serve_until(&self, program: &Path, said: &str) -> Server {
+        self.serve_config(program, "vpn/tunnel.toml", said)
+    }
+
+    #[track_caller]
+    fn serve_config(&self, program: &Path, config: &str, said: &str) -> Server {
         let mut command = self.command(End::Server, program);
-        command.args(["serve", "-c", "vpn/tunnel.toml"]);
+        command.args(["serve", "-c", config]);
         let mut server = Server::start(command, self.folder.path());
         let log = server.log_file();
         server.wait_until(|| std::fs::read_to_string(&log).is_ok_and(|text| text.contains(said)));
@@ -262,10 +304,20 @@ impl World {
         let _ = kill_process(pid, signal);
     }
 
-    /// Debian's `openvpn` at one end.
+    /// The stock OpenVPN's program.
+    pub fn stock(&self) -> &Path {
+        &self.openvpn
+    }
+
+    /// The stock OpenVPN at one end.
     pub fn openvpn(&self, end: End, config: &Path, arguments: &[&str]) -> Server {
-        let mut command = self.command(end, &peers::find("openvpn").expect("looked for before"));
-        command.arg("--config").arg(config).args(["--disable-dco", "--verb", "3"]).args(arguments);
+        let mut command = self.command(end, &self.openvpn);
+        command.arg("--config").arg(config).args(["--disable-dco", "--verb", "3"]);
+        if self.stock == Stock::Newer && matches!(end, End::Client) {
+            // It would change the name resolution of the machine, of which a network namespace has no copy.
+            command.args(["--dns-updown", "disable"]);
+        }
+        command.args(arguments);
         Server::start(command, self.folder.path())
     }
 
