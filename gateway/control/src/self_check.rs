@@ -14,6 +14,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 /// Open files for 10,000 clients with a connection to an upstream each, and what the gateway needs itself.
 const FILES: u64 = 20_480;
+/// Below it, the start warns: the hard limit of a login shell is at least this on common systems.
+const FEW_FILES: u64 = 4_096;
 /// How to get more of them.
 const MORE_FILES: &str = "set LimitNOFILE=1048576 in the systemd unit, or raise the hard limit of the shell (`ulimit -Hn 1048576`; \
      only root can raise it)";
@@ -127,9 +129,9 @@ fn open_files() -> Finding {
     }
 }
 
-/// The warning at the start if the gateway can open few files.
+/// The warning at the start if the gateway can open few files. Fewer than `self check` asks for: a warning at each start must not be usual.
 pub(crate) fn few_open_files(most: u64) -> Option<String> {
-    (most < FILES).then(|| {
+    (most < FEW_FILES).then(|| {
         format!("the gateway can have at most {most} files open, and each proxied connection needs two: {MORE_FILES}")
     })
 }

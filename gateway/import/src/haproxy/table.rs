@@ -395,7 +395,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     (
         "strict-limits",
         NotNeeded(
-            "when Sealane starts, it warns if it can open fewer than 20,480 files; for other limits: `sealane self check`",
+            "when Sealane starts, it warns if it can open fewer than 4,096 files; for other limits: `sealane self check`",
         ),
     ),
     (

@@ -198,13 +198,13 @@ fn serve(config: &Arc<ServerConfig>, connection: &mut backend::Connection) {
 
 /// Serves every connection but the second, on which it reads the hello and what is behind it, says `last`, and leaves.
 fn leaving(site: &Site, last: &'static [u8]) -> Backend {
-    serving(site, |connection| connection != 1, last)
+    serving(site, 16 << 10, |connection| connection != 1, last)
 }
 
-/// The same for each connection with a number that `serves` says no to.
-fn serving(site: &Site, serves: fn(usize) -> bool, last: &'static [u8]) -> Backend {
+/// The same for each connection with a number that `serves` says no to. Its tickets allow so many bytes of early data, which it does not read.
+fn serving(site: &Site, early: u32, serves: fn(usize) -> bool, last: &'static [u8]) -> Backend {
     let mut config = backend::tls(&site.ecdsa);
-    Arc::get_mut(&mut config).expect("nobody else has it").max_early_data_size = 16 << 10;
+    Arc::get_mut(&mut config).expect("nobody else has it").max_early_data_size = early;
     Backend::start(move |mut connection| {
         if serves(connection.number) {
             return serve(&config, &mut connection);
@@ -250,7 +250,7 @@ fn a_server_that_leaves_may_have_processed_early_data() {
     assert_eq!(["accepted", "rejected", "failed"].map(|result| counted(&near, result)), [0.0, 0.0, 1.0]);
     assert_eq!(near.metric("sealane_upstream_retries_total"), Some(0.0));
     // Another server gets it, as it would get any request with an idempotent method.
-    let (first, second) = (leaving(&site, b""), serving(&site, |_| true, b""));
+    let (first, second) = (leaving(&site, b""), serving(&site, 0, |_| true, b""));
     let servers = [&first, &second].map(|server| format!("https://{HOST}:{}", server.address.port()));
     let near = before(&site, servers)
         .upstream("keepalive = 0\ntries = 2\neject_after = 0")
