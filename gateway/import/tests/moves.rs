@@ -251,3 +251,32 @@ fn a_file_that_is_included_several_times_counts_once_and_the_numbers_fit_the_lin
     let all: usize = Outcome::ALL.iter().map(|o| of(*o)).sum();
     assert_eq!(all, report.directives());
 }
+
+/// The lines of the report that are about a directive.
+fn lines_of(text: &str, directive: &str) -> Vec<String> {
+    let report = import(text).report.to_text(false);
+    report.lines().filter(|l| l.contains(directive)).map(str::to_owned).collect()
+}
+
+#[test]
+fn suites_of_one_name_that_sealane_lacks_are_a_decision() {
+    let tls = "ssl_certificate a.pem; ssl_certificate_key a.key;";
+    let names = |first: &str, second: &str| {
+        http(&format!(
+            "server {{ listen 443 ssl; server_name a.example; {tls} {first} {PASS} }}
+             server {{ listen 443 ssl; server_name erp.example; {tls} {second} {PASS} }}"
+        ))
+    };
+    // Clients without newer suites cannot connect any more.
+    let old = "ssl_ciphers ECDHE-RSA-AES128-SHA256:AES256-SHA256:AES128-SHA;";
+    let undecided = import(&names("", old)).report.undecided();
+    assert!(undecided.len() == 1 && undecided[0].contains("passthrough = "), "{undecided:?}");
+    let other = names("ssl_ciphers ECDHE-RSA-AES256-GCM-SHA384;", "ssl_ciphers ECDHE-RSA-AES128-GCM-SHA256;");
+    assert_eq!(import(&other).report.undecided().len(), 1, "the address has none of the suites of this name");
+    // There are common ones.
+    let mixed = names("", "ssl_ciphers ECDHE-RSA-AES128-GCM-SHA256:AES128-SHA;");
+    let said = lines_of(&mixed, "ssl_ciphers");
+    assert!(said.len() == 1 && said[0].contains("different") && said[0].contains("are refused"), "{said:?}");
+    let newer = names("ssl_protocols TLSv1.3;", &format!("ssl_protocols TLSv1.3; {old}"));
+    assert_eq!(import(&newer).report.undecided(), Vec::<String>::new(), "no client has TLS 1.2");
+}
