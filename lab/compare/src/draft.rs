@@ -278,6 +278,8 @@ pub struct Handshakes {
     pub listener: Listener,
     /// Names to ask for; `None`: no name.
     pub names: Vec<Option<String>>,
+    /// Further names, of servers that have other suites of TLS 1.2 than the first: each suite is tried for each of them.
+    pub with_suites: Vec<String>,
     /// Whether the configuration itself chooses suites of TLS 1.2, suites of TLS 1.3, and groups.
     pub chosen: Chosen,
     /// The lines that decide about them.

@@ -3,7 +3,7 @@
 use crate::accept::{Accepted, Sight};
 use crate::announce::{Case, Effects, announced, open};
 use crate::client::{Client, Seen};
-use crate::difference::{Aspect, CASES, PORTS, Setup, of_handshake, of_request};
+use crate::difference::{Aspect, CASES, PORTS, Setup, locked_out, of_handshake, of_request};
 use crate::draft::{Draft, LANES, Plan, Times, Untried};
 use crate::files::Files;
 use crate::network::{Addresses, Network, Program};
@@ -491,15 +491,18 @@ fn judge(
         report.untried.push(Untried { place: place.clone(), why, is_left_out: false });
     }
     for (handshakes, (there, here)) in plan.handshakes.iter().zip(there.handshakes.iter().zip(&here.handshakes)) {
+        let locked = locked_out(there, here);
         for (there, here) in there.iter().zip(here) {
             report.handshakes += 1;
-            for difference in of_handshake(handshakes, there, here) {
+            for difference in of_handshake(handshakes, &locked, there, here) {
                 let (place, scope) = (&handshakes.listener.place, &handshakes.scope);
                 let (asked, moved, backends, status) = ((false, false), None, &plan.backends, 0);
                 let (draft, difference) = (None, &difference);
                 let case = Case { kind, place, scope, draft, difference, asked, moved, backends, effects, status };
                 let text = match &there.about {
-                    About::Name(Some(name)) => format!("handshake with {} for {name}", handshakes.listener.address),
+                    About::Name(Some(name)) | About::Suite(_, _, Some(name)) => {
+                        format!("handshake with {} for {name}", handshakes.listener.address)
+                    }
                     _ => format!("handshake with {}", handshakes.listener.address),
                 };
                 let by = announced(entries, &case);

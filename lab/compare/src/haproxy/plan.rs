@@ -54,7 +54,8 @@ pub fn plan(tree: &[Node], abilities: &Abilities, lists: &Lists) -> Plan {
         plan.checks.extend(checks.http);
         plan.dialogues.extend(checks.dialogues);
         if let Some(place) = checks.silent {
-            let why = "HAProxy sends no request in this health check, so its servers would be down: the copy only connects";
+            let why =
+                "HAProxy sends no request in this health check, so its servers would be down: the copy only connects";
             plan.skip(&place, why);
         }
         for place in checks.unanswered {
@@ -638,7 +639,13 @@ impl<'p, 'n> Frontend<'p, 'n> {
         };
         let mut lines = global.1.clone();
         lines.insert(bind.place.clone());
-        plan.handshakes.push(Handshakes { listener: listener.clone(), names, chosen, scope: Arc::new(lines) });
+        plan.handshakes.push(Handshakes {
+            listener: listener.clone(),
+            names,
+            with_suites: Vec::new(),
+            chosen,
+            scope: Arc::new(lines),
+        });
     }
 }
 

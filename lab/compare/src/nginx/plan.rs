@@ -13,6 +13,9 @@ use crate::words::is_dns_name;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// Most servers of one address, besides the first, whose suites are tried.
+const MAX_SUITES: usize = 20;
+
 /// What a configuration asks to be tried.
 pub fn plan(tree: &[Node], abilities: &Abilities) -> Plan {
     let mut plan = Plan::default();
@@ -143,8 +146,34 @@ fn handshakes(nodes: &[&Node], servers: &[Server<'_>], plan: &mut Plan) {
         }
         names.extend([Some("unknown.compare.invalid".to_owned()), None]);
         names.dedup();
-        plan.handshakes.push(Handshakes { listener: listener.clone(), names, chosen: says, scope: Arc::new(lines) });
+        let (listener, with_suites) = (listener.clone(), with_suites(&here, plan));
+        plan.handshakes.push(Handshakes { listener, names, with_suites, chosen: says, scope: Arc::new(lines) });
     }
+}
+
+/// A name of each server whose suites of TLS 1.2 are others than those of the first server with a name. NGINX takes the suites of the
+/// server whose name the client asks for.
+fn with_suites(here: &[&Server<'_>], plan: &mut Plan) -> Vec<String> {
+    let (mut lists, mut out) = (Vec::new(), Vec::new());
+    for server in here {
+        let chosen = server.node.all("ssl_ciphers").last();
+        let list = chosen.map(|n| n.word(1));
+        let mut hosts = server.names.iter().flat_map(|n| samples::host(n).unwrap_or_default());
+        let Some(name) = hosts.find(|h| is_dns_name(h) && h.contains('.')) else { continue };
+        if lists.contains(&list) {
+            continue;
+        }
+        lists.push(list);
+        match out.len() <= MAX_SUITES {
+            true => out.push(name),
+            false => plan.unasked(
+                chosen.map_or(&server.node.place, |n| &n.place),
+                format!("the suites of more than {MAX_SUITES} servers of one address"),
+            ),
+        }
+    }
+    // The first one is the name with which everything else is asked.
+    out.into_iter().skip(1).collect()
 }
 
 /// A connection that is relayed to an address of NGINX itself gets the answers of the server there.
@@ -330,5 +359,22 @@ mod tests {
             assert!(of(path).count() > 0 && of(path).all(|d| !d.files), "{path}");
         }
         assert!(plan.drafts.iter().any(|d| d.content == DEFAULT_CONTENT + 1), "NGINX's own limit");
+    }
+    #[test]
+    fn suites_are_tried_for_each_server_that_has_its_own() {
+        let server = |line: u32, name: &str, suites: Option<&str>| {
+            let mut block = vec![node(line, &["listen", "443", "ssl"], None), node(line, &["server_name", name], None)];
+            block.extend(suites.map(|s| node(line, &["ssl_ciphers", s], None)));
+            node(line, &["server"], Some(block))
+        };
+        let servers = vec![
+            server(2, "a.example", None),
+            server(3, "b.example", None),
+            server(4, "erp.example", Some("AES128-SHA")),
+            server(5, "old.example", Some("AES128-SHA")),
+        ];
+        let plan = plan(&[node(1, &["http"], Some(servers))], &Abilities::default());
+        assert_eq!(plan.handshakes.len(), 1);
+        assert_eq!(plan.handshakes[0].with_suites, ["erp.example"]);
     }
 }
