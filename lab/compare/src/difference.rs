@@ -444,7 +444,8 @@ fn backends(there: &[Received], here: &[Received], groups: &[Vec<String>]) -> Ve
             let bare = |h: &str| h.split(':').next().unwrap_or_default().to_ascii_lowercase();
             d.general = match name.as_str() {
                 "host" | "x-forwarded-host" if bare(&d.original) == bare(&d.translation) => Some(HOST),
-                "upgrade" if d.original == "-" || d.translation == "-" => Some(UPGRADE),
+                // A server that speaks WebSocket would answer where the original asks it for HTTP only.
+                "upgrade" if d.translation == "-" && d.original != "websocket" => Some(UPGRADE),
                 _ => None,
             };
         }
@@ -720,6 +721,20 @@ mod tests {
         assert_eq!(general("", two), Some(REQUEST_IDS));
         assert_eq!(general(one, ""), None);
     }
+    #[test]
+    fn an_upgrade_that_the_original_does_not_pass_on_is_a_difference() {
+        let with = |value: &str| {
+            let mut out = seen(200, &[], Some("10.0.0.1:80"), "/");
+            let header = (!value.is_empty()).then(|| ("Upgrade".to_owned(), value.to_owned()));
+            out.received[0].headers.extend(header);
+            out
+        };
+        let general = |a: &str, b: &str| compared(&with(a), &with(b), &[])[0].general;
+        assert_eq!(general("", "websocket"), None, "the server may speak WebSocket");
+        assert_eq!(general("websocket", ""), None, "the site does not work any more");
+        assert_eq!(general("h2c", ""), Some(UPGRADE));
+    }
+
     #[test]
     fn a_name_without_any_of_its_suites_is_no_general_difference() {
         let chosen = Chosen { versions: true, suites: true, groups: false, alpn: true };

@@ -377,4 +377,33 @@ mod tests {
         assert_eq!(plan.handshakes.len(), 1);
         assert_eq!(plan.handshakes[0].with_suites, ["erp.example"]);
     }
+    #[test]
+    fn upgrades_and_methods_behind_a_password_are_tried_and_what_cannot_be_is_named() {
+        let refuse = || Some(vec![node(9, &["return", "403"], None)]);
+        let pass = || node(8, &["proxy_pass", "http://10.0.0.1"], None);
+        let upload = vec![
+            node(6, &["if", "($scheme", "=", "http)"], refuse()),
+            node(7, &["auth_basic", "Staff"], None),
+            node(7, &["limit_except", "PUT"], Some(vec![node(7, &["deny", "all"], None)])),
+            pass(),
+        ];
+        let partner = vec![node(11, &["if", "($partner", "=", "\"\")"], refuse()), pass()];
+        let server = vec![
+            node(3, &["listen", "80"], None),
+            node(4, &["listen", "443", "ssl"], None),
+            node(5, &["location", "/upload/"], Some(upload)),
+            node(10, &["location", "/partner/"], Some(partner)),
+        ];
+        let map = node(2, &["map", "$ssl_client_s_dn", "$partner"], Some(vec![node(2, &["CN=a", "1"], None)]));
+        let plan =
+            plan(&[node(1, &["http"], Some(vec![map, node(2, &["server"], Some(server))]))], &Abilities::default());
+        let has = |port: u16, what: &dyn Fn(&Draft) -> bool| plan.drafts.iter().any(|d| d.to.port() == port && what(d));
+        for port in [80, 443] {
+            assert!(has(port, &|d| d.path == "/upload/" && d.headers.iter().any(|(n, _)| n == "Upgrade")), "{port}");
+            assert!(has(port, &|d| d.method == "PUT" && d.headers.iter().any(|(n, _)| n == "Authorization")), "{port}");
+        }
+        let why: Vec<(u32, &str)> = plan.untried.iter().map(|u| (u.place.line, u.why.as_str())).collect();
+        assert!(why.iter().any(|(line, why)| *line == 11 && why.contains("the same CN")), "{why:?}");
+        assert!(!why.iter().any(|(line, _)| *line == 6), "each listener is asked: {why:?}");
+    }
 }

@@ -59,6 +59,14 @@ const MAX_AT_ONCE: u64 = 300;
 /// NGINX's own limit.
 pub(super) const DEFAULT_CONTENT: u64 = 1 << 20;
 
+/// Variables that have one value for all requests at a listener.
+const OF_LISTENER: &[&str] = &["scheme", "https", "server_port"];
+
+/// A request that asks for a WebSocket.
+fn upgrade(draft: &Draft) -> Draft {
+    draft.clone().with("Connection", "upgrade").with("Upgrade", "websocket")
+}
+
 /// One server with what it needs.
 pub(super) struct Site<'s, 'n> {
     pub server: &'s Server<'n>,
@@ -337,11 +345,22 @@ impl<'n> Site<'_, 'n> {
         if passes || location.is_grpc() {
             self.headers(&draft, location, plan);
         }
+        // A method that is allowed may still ask for a password.
+        let asks = |n: &Node| n.name() == "auth_basic" && n.word(1) != "off";
+        let all = || self.nodes.iter().copied().chain(self.server.node.inner());
+        if all().chain(location.chain.iter().flat_map(|n| n.inner())).any(asks) {
+            for method in ["POST", "PUT", "DELETE"] {
+                let content = if method == "DELETE" { 0 } else { 3 };
+                let draft = draft.clone().with("Authorization", CREDENTIALS);
+                plan.push(Draft { method: method.to_owned(), content, ..draft });
+            }
+        }
         let asks = |n: &Node| n.all("auth_request").any(|a| a.word(1) != "off");
         if location.chain.iter().any(|n| asks(n)) || asks(self.server.node) {
             plan.push(Draft { behaviour: Behaviour::Forbidden, ..draft.clone() });
         }
         if passes {
+            plan.push(upgrade(&draft));
             for behaviour in [Behaviour::Redirect, Behaviour::RedirectToItself, Behaviour::Error, Behaviour::Missing] {
                 plan.push(Draft { behaviour, ..draft.clone() });
             }
@@ -371,6 +390,15 @@ impl<'n> Site<'_, 'n> {
             out.extend(there.iter().cloned());
         }
         Arc::new(out)
+    }
+
+    /// Whether an `if` compares the client's certificate, itself or by a `map`.
+    fn is_of_certificate(&self, node: &Node) -> bool {
+        let Some((variable, ..)) = condition(node) else { return false };
+        let of_map = |n: &&Node| n.words.last().and_then(|w| w.strip_prefix('$')) == Some(variable.as_str());
+        let mut maps = self.nodes.iter().copied().filter(|n| n.name() == "map").filter(of_map);
+        let is = |name: &str| name.starts_with("ssl_client");
+        is(&variable) || maps.any(|n| is(n.word(1).trim_start_matches('$').trim_matches(['{', '}'])))
     }
 
     /// What an `if` asks to be tried: values of its variable, or, where a `map` or `geo` sets it, of what this reads.
@@ -406,6 +434,15 @@ impl<'n> Site<'_, 'n> {
                                 plan.push(Draft { scope, ..d });
                             }
                         }
+                        // Each location is asked for at each listener.
+                        _ if condition(node).is_some_and(|c| OF_LISTENER.contains(&c.0.as_str())) => {
+                            plan.push(Draft { place: node.place.clone(), ..draft.clone() });
+                        }
+                        _ if self.is_of_certificate(node) => plan.unasked(
+                            &node.place,
+                            "no request is made for its condition: the command replaces the certificates of clients. Try one of another \
+                             subject that has the same CN",
+                        ),
                         _ => plan.unasked(&node.place, "no request is made for its condition"),
                     }
                     self.block(draft, node, location, plan);
