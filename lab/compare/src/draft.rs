@@ -336,6 +336,8 @@ pub struct Plan {
     pub sockets: BTreeSet<String>,
     /// Addresses of servers that get copies of requests.
     pub mirrors: BTreeSet<String>,
+    /// The addresses of inner servers of the translation, with the names of their upstreams.
+    pub inner: std::collections::BTreeMap<String, String>,
     /// Whether servers speak HTTP/2 over TLS.
     pub http2_servers: bool,
     /// Further ports of servers.
