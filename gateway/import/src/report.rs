@@ -91,6 +91,24 @@ const OPERATION: &[&str] = &[
     "worker_connections",
 ];
 
+/// Directives whose differences may keep clients from connecting at all.
+const LOCK_OUT: &[&str] = &[
+    "ca-file",
+    "ssl-default-bind-ciphers",
+    "ssl-default-bind-ciphersuites",
+    "ssl-default-bind-curves",
+    "ssl-default-bind-options",
+    "ssl_ciphers",
+    "ssl_client_certificate",
+    "ssl_conf_command",
+    "ssl_ecdh_curve",
+    "ssl_protocols",
+    "ssl_reject_handshake",
+    "ssl_trusted_certificate",
+    "ssl_verify_client",
+    "ssl_verify_depth",
+];
+
 /// What directives have in common that a person reads once: the first word, and what is said of them.
 type Alike<'r> = (&'r str, &'r [(Outcome, String)]);
 
@@ -280,8 +298,8 @@ impl Report {
         self.whole().iter().flat_map(of).collect()
     }
 
-    /// As text: what is not the same, then the numbers. What is said of several directives of a name has one line. What changes only load,
-    /// logs and connections comes last. `all`: what is the same, too, and one line for each directive.
+    /// As text: what is not the same, then the numbers. What is said of several directives of a name has one line. Of what is different,
+    /// what may keep clients from connecting comes first, and what changes only load, logs and connections last. `all`: what is the same, too, and one line for each directive.
     pub fn to_text(&self, all: bool) -> String {
         let whole = self.whole();
         let mut out = String::new();
@@ -292,7 +310,7 @@ impl Report {
         for outcome in Outcome::ALL.iter().rev().filter(|o| all || **o != Outcome::Same) {
             let mut records: Vec<&Record> = whole.iter().filter(|r| r.worst() == Some(*outcome)).collect();
             if !all && *outcome == Outcome::Different {
-                records.sort_by_key(|r| OPERATION.contains(&r.name()));
+                records.sort_by_key(|r| (!LOCK_OUT.contains(&r.name()), OPERATION.contains(&r.name())));
             }
             for record in records {
                 let also = match record.alike().filter(|_| !all) {
@@ -364,6 +382,7 @@ mod tests {
         say("a", 6, "least_conn", Outcome::Different, "per lane");
         say("a", 7, "satisfy any", Outcome::Undecided, "write it");
         say("a", 8, "satisfy any", Outcome::Undecided, "write it");
+        say("c", 9, "ssl_client_certificate ca.pem", Outcome::Different, "version 1");
         let text = report.to_text(false);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
@@ -371,13 +390,14 @@ mod tests {
             [
                 "a:7: undecided: satisfy any: write it",
                 "a:8: undecided: satisfy any: write it",
+                "c:9: different: ssl_client_certificate ca.pem: version 1",
                 "a:2: different: gzip on: not with cookies",
                 "a:1: different: keepalive 16: per lane (also line 3, b:5)",
                 "a:4: different: keepalive 0: never",
                 "a:6: different: least_conn: per lane",
-                "8 directives: 0 the same, 6 different, 0 not translated, 2 undecided",
+                "9 directives: 0 the same, 7 different, 0 not translated, 2 undecided",
             ]
         );
-        assert_eq!(report.to_text(true).lines().count(), 9, "each has a line there");
+        assert_eq!(report.to_text(true).lines().count(), 10, "each has a line there");
     }
 }

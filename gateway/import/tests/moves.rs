@@ -238,7 +238,7 @@ fn a_file_that_is_included_several_times_counts_once_and_the_numbers_fit_the_lin
     let headers = "add_header X-A a;\nadd_header X-B $cookie_b;";
     let Imported { report, .. } = read(&[("nginx.conf", &text), ("headers.conf", headers)]);
     let said = report.to_text(true);
-    assert!(!said.contains("found no request"), "{said}");
+    assert!(!said.contains("nothing that is translated depends"), "{said}");
     let lines: Vec<&str> = said.lines().collect();
     let (counts, lines) = lines.split_last().expect("the numbers");
     let of = |outcome: Outcome| report.count(outcome);
@@ -279,4 +279,38 @@ fn suites_of_one_name_that_sealane_lacks_are_a_decision() {
     assert!(said.len() == 1 && said[0].contains("different") && said[0].contains("are refused"), "{said:?}");
     let newer = names("ssl_protocols TLSv1.3;", &format!("ssl_protocols TLSv1.3; {old}"));
     assert_eq!(import(&newer).report.undecided(), Vec::<String>::new(), "no client has TLS 1.2");
+}
+
+#[test]
+fn an_undecided_condition_names_the_setting_that_takes_its_place() {
+    let undecided = |around: &str, inner: &str| {
+        let text = http(&format!("{around} server {{ listen 80; listen 8443; server_name a.example; {inner} }}"));
+        import(&text).report.undecided().join("\n")
+    };
+    let location = |inner: &str| format!("location / {{ {inner} proxy_pass http://10.0.0.1; }}");
+    let origin = r#"if ($http_origin !~ "^https://(www|shop)\.a\.example$") { return 403; }"#;
+    let said = undecided("", &location(origin));
+    assert!(
+        said.contains(r#"allow_header = { Origin = ["https://www.a.example", "https://shop.a.example"] }"#),
+        "{said}"
+    );
+    let map = r#"map $ssl_client_s_dn $partner { default ""; "CN=a,O=b" a; }"#;
+    let said = undecided(map, &location(r#"if ($partner = "") { return 403; }"#));
+    assert!(said.contains("\"subject:CN=") && said.contains("compares only the CN"), "{said}");
+    let said = undecided("", &location("if ($scheme = http) { return 403; }"));
+    assert!(said.contains("listeners = [\":80\"]"), "{said}");
+    let flag = "set $m 0; if (-f /run/flag) { set $m 1; } if ($m) { return 503; }";
+    let said = undecided("", &format!("{flag} {PASS}"));
+    assert!(said.contains("maintenance = { page = "), "{said}");
+    // A limit by a header or the address, and clients that are not limited.
+    let zone = "geo $office { default 0; 10.0.0.0/8 1; } map $office $key { 0 $client; 1 ''; } \
+                map $http_x_api_key $client { '' $binary_remote_addr; default $http_x_api_key; } \
+                limit_req_zone $key zone=api:1m rate=10r/s;";
+    let said = undecided(zone, &location("limit_req zone=api burst=20 nodelay;"));
+    assert!(said.contains("Here, burst is 21") && said.contains("exempt"), "{said}");
+    let said = undecided("geo $office { default 0; 10.0.0.0/8 1; }", &location(""));
+    assert!(said.contains("exempt of a [[rate_limit]]"), "{said}");
+    // An ID is no constant, and there is a setting for it.
+    let said = lines_of(&site(&format!("add_header X-Request-ID $request_id always; {PASS}")), "X-Request-ID");
+    assert!(said.iter().any(|l| l.contains("[request_id]")), "{said:?}");
 }

@@ -135,6 +135,10 @@ fn certificates<'d>(import: &mut Import<'d>, member: &Member<'_, 'd>, tls: &mut 
     }
 }
 
+/// What is said of the authorities of clients.
+const X509_V1: &str = "client_auth.ca: Sealane refuses client certificates of X.509 version 1, which NGINX accepts: these clients could not \
+     connect. Look at each client's certificate: openssl x509 -noout -text -in CLIENT.crt | grep Version";
+
 /// Most intermediate certificates that Sealane takes from a client.
 const MAX_DEPTH: u32 = 6;
 
@@ -180,7 +184,7 @@ fn client_auth<'d>(import: &mut Import<'d>, member: &Member<'_, 'd>, alone: bool
     let mut auth = Settings::default();
     auth.set("mode", quoted(mode), &d.place);
     auth.set("ca", quoted(&import.path(file)), &ca.place);
-    import.differs(ca, "client_auth.ca: Sealane refuses client certificates of X.509 version 1, which NGINX accepts");
+    import.differs(ca, X509_V1);
     if let Some((d, file)) = crl {
         auth.set("crl", quoted(&import.path(file)), &d.place);
         import.same(d, "client_auth.crl");
