@@ -243,6 +243,13 @@ impl Report {
         }
     }
 
+    /// Says only this of a directive, whatever has been said of it.
+    pub(crate) fn replace(&mut self, id: Id, outcome: Outcome, says: &str) {
+        if let Some(record) = self.records.get_mut(id.0) {
+            record.found = vec![(outcome, says.to_owned())];
+        }
+    }
+
     /// Whether something is said of a directive, and not only that it is the same.
     pub(crate) fn is_remarked(&self, id: Id) -> bool {
         self.records.get(id.0).is_some_and(|r| r.found.iter().any(|(o, _)| *o != Outcome::Same))

@@ -314,3 +314,20 @@ fn an_undecided_condition_names_the_setting_that_takes_its_place() {
     let said = lines_of(&site(&format!("add_header X-Request-ID $request_id always; {PASS}")), "X-Request-ID");
     assert!(said.iter().any(|l| l.contains("[request_id]")), "{said:?}");
 }
+
+#[test]
+fn a_refusal_has_the_page_of_its_status() {
+    let pages = "error_page 403 /errors/403.html; location ^~ /errors/ { internal; root /srv; }";
+    let refuses = "respond = { status = 403, file = \"/srv/errors/403.html\" }";
+    let location =
+        |inner: &str| site(&format!("{pages} location /a/ {{ {inner} proxy_pass http://10.0.0.1; }} {PASS}"));
+    says(&location("deny all;"), &[refuses]);
+    says(&location("limit_except POST { deny all; }"), &[refuses]);
+    says(&location("if ($request_method = PUT) { return 403; }"), &[refuses]);
+    // A text of its own is no error page.
+    let text = location("if ($request_method = PUT) { return 403 no; }");
+    assert!(!import(&text).toml.contains(refuses), "{}", import(&text).toml);
+    // What only a page uses gets no requests, so nothing of it is a decision.
+    let maintenance = "error_page 503 @m; location @m { root /srv; rewrite ^ /maintenance.html break; }";
+    assert_eq!(import(&site(&format!("{maintenance} {PASS}"))).report.undecided(), Vec::<String>::new());
+}

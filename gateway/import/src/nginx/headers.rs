@@ -453,7 +453,7 @@ fn cors(import: &Import, value: &str) -> String {
     };
     format!(
         "write cors = {{ origins = [{list}], … }} in the host or route, with methods, headers and credentials as in the other \
-         Access-Control headers, and leave those headers out: the gateway then sends them, and answers preflights (OPTIONS) itself"
+         Access-Control headers, and leave those headers out: the gateway then sends them, and answers preflights (OPTIONS) itself: those of other origins get 403"
     )
 }
 
