@@ -375,7 +375,9 @@ impl Reply {
             // A Unix socket has no address that a client could go to.
             let own = if arrival.address.starts_with("unix:") { "localhost" } else { arrival.address.as_str() };
             let to = if word == "redirect" { asked.host.unwrap_or(own) } else { own };
-            let scheme = if arrival.tls.is_some() { "https" } else { "http" };
+            let (scheme, port) = if arrival.tls.is_some() { ("https", ":443") } else { ("http", ":80") };
+            // Servers leave out the port of the scheme.
+            let to = to.strip_suffix(port).unwrap_or(to);
             // Below the path that was asked for: NGINX rewrites redirects that begin with the URL of proxy_pass.
             let path = asked.path.trim_end_matches('/');
             headers.push(("Location".to_owned(), format!("{scheme}://{to}{path}/moved?x=1")));
