@@ -59,6 +59,8 @@ pub enum Shown {
     None,
     /// One of the CA that the configuration names.
     Known,
+    /// One of the same CA, of another subject with the same common name.
+    Namesake,
     /// One of another CA.
     Stranger,
 }
@@ -227,6 +229,7 @@ impl Draft {
         match self.shown {
             Shown::None => {}
             Shown::Known => out.push_str(", with a certificate"),
+            Shown::Namesake => out.push_str(", with a certificate of another subject and the same CN"),
             Shown::Stranger => out.push_str(", with the certificate of another CA"),
         }
         if self.behaviour != Behaviour::Answer {

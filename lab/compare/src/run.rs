@@ -124,6 +124,11 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
         Kind::Nginx => {
             nginx::prepare(&tree, &base, &named, &mut files)?;
             nginx::with_old_http2(&mut tree, &abilities);
+            for subject in nginx::subjects(&tree) {
+                if files.subject_client(&subject)? {
+                    break;
+                }
+            }
         }
         Kind::Haproxy => {
             haproxy::prepare(&tree, lists.folder(), &named, &mut files)?;
@@ -431,7 +436,7 @@ fn start_gateway(
 
 /// Sends everything to one program.
 fn look(side: &Side, plan: &Plan, http3: bool, files: &Files, end: Instant, count: &dyn Fn()) -> anyhow::Result<Saw> {
-    let client = Client::new(&side.network, &side.recorder, http3, &plan.mirrors, &files.known, &files.stranger)?;
+    let client = Client::new(&side.network, &side.recorder, http3, &plan.mirrors, files)?;
     let mut out = Saw { requests: Vec::new(), handshakes: Vec::new() };
     for (number, draft) in plan.drafts.iter().enumerate() {
         if Instant::now() > end {

@@ -207,7 +207,7 @@ impl Case<'_> {
             // A certificate is asked for under another name, or is refused in the handshake: over HTTP/2, the connection is closed.
             "ssl_verify_client" | "ssl_crl" => {
                 let other_name = self.draft.is_some_and(|d| d.sni.is_some());
-                let without = self.draft.is_some_and(|d| d.shown != Shown::Known);
+                let without = self.draft.is_some_and(|d| !matches!(d.shown, Shown::Known | Shown::Namesake));
                 let refused = |text: &str| text.starts_with("handshake refused") || text.starts_with("closed without");
                 let is_refusal = self.is(&[Aspect::Status])
                     && matches!(self.difference.original.as_str(), "400" | "403" | "421")

@@ -243,7 +243,7 @@ fn streams(tree: &[Node], servers: &[Server<'_>], abilities: &Abilities, plan: &
 mod tests {
     use super::super::site::DEFAULT_CONTENT;
     use super::*;
-    use crate::draft::Over;
+    use crate::draft::{Over, Shown};
 
     fn node(line: u32, words: &[&str], block: Option<Vec<Node>>) -> Node {
         let place = Place { file: "n".into(), line };
@@ -387,7 +387,11 @@ mod tests {
             node(7, &["limit_except", "PUT"], Some(vec![node(7, &["deny", "all"], None)])),
             pass(),
         ];
-        let partner = vec![node(11, &["if", "($partner", "=", "\"\")"], refuse()), pass()];
+        let partner = vec![
+            node(11, &["if", "($partner", "=", "\"\")"], refuse()),
+            node(12, &["if", "($ssl_client_serial", "=", "01)"], refuse()),
+            pass(),
+        ];
         let server = vec![
             node(3, &["listen", "80"], None),
             node(4, &["listen", "443", "ssl"], None),
@@ -403,7 +407,8 @@ mod tests {
             assert!(has(port, &|d| d.method == "PUT" && d.headers.iter().any(|(n, _)| n == "Authorization")), "{port}");
         }
         let why: Vec<(u32, &str)> = plan.untried.iter().map(|u| (u.place.line, u.why.as_str())).collect();
-        assert!(why.iter().any(|(line, why)| *line == 11 && why.contains("the same CN")), "{why:?}");
+        assert!(why.iter().any(|(line, why)| *line == 12 && why.contains("replaces the certificates")), "{why:?}");
+        assert!(has(443, &|d| d.place.line == 11 && d.shown == Shown::Namesake));
         assert!(!why.iter().any(|(line, _)| *line == 6), "each listener is asked: {why:?}");
     }
 }

@@ -392,13 +392,13 @@ impl<'n> Site<'_, 'n> {
         Arc::new(out)
     }
 
-    /// Whether an `if` compares the client's certificate, itself or by a `map`.
-    fn is_of_certificate(&self, node: &Node) -> bool {
-        let Some((variable, ..)) = condition(node) else { return false };
-        let of_map = |n: &&Node| n.words.last().and_then(|w| w.strip_prefix('$')) == Some(variable.as_str());
-        let mut maps = self.nodes.iter().copied().filter(|n| n.name() == "map").filter(of_map);
-        let is = |name: &str| name.starts_with("ssl_client");
-        is(&variable) || maps.any(|n| is(n.word(1).trim_start_matches('$').trim_matches(['{', '}'])))
+    /// The variable of the client's certificate that an `if` compares, itself or by a `map`.
+    fn of_certificate(&self, node: &Node) -> Option<String> {
+        let (variable, ..) = condition(node)?;
+        let is_its = |n: &&Node| n.words.last().and_then(|w| w.strip_prefix('$')) == Some(variable.as_str());
+        let map = self.nodes.iter().copied().filter(|n| n.name() == "map").find(is_its);
+        let source = map.map_or(variable.as_str(), |n| n.word(1).trim_start_matches('$').trim_matches(['{', '}']));
+        source.starts_with("ssl_client").then(|| source.to_owned())
     }
 
     /// What an `if` asks to be tried: values of its variable, or, where a `map` or `geo` sets it, of what this reads.
@@ -438,12 +438,20 @@ impl<'n> Site<'_, 'n> {
                         _ if condition(node).is_some_and(|c| OF_LISTENER.contains(&c.0.as_str())) => {
                             plan.push(Draft { place: node.place.clone(), ..draft.clone() });
                         }
-                        _ if self.is_of_certificate(node) => plan.unasked(
-                            &node.place,
-                            "no request is made for its condition: the command replaces the certificates of clients. Try one of another \
-                             subject that has the same CN",
-                        ),
-                        _ => plan.unasked(&node.place, "no request is made for its condition"),
+                        _ => match self.of_certificate(node) {
+                            // The certificate of the run has a subject that the configuration names.
+                            Some(variable) if variable == "ssl_client_s_dn" => {
+                                for shown in [Shown::None, Shown::Known, Shown::Namesake] {
+                                    plan.push(Draft { place: node.place.clone(), shown, ..draft.clone() });
+                                }
+                            }
+                            Some(_) => plan.unasked(
+                                &node.place,
+                                "no request is made for its condition: the command replaces the certificates of clients. Try one that \
+                                 NGINX refuses",
+                            ),
+                            None => plan.unasked(&node.place, "no request is made for its condition"),
+                        },
                     }
                     self.block(draft, node, location, plan);
                 }
@@ -484,7 +492,7 @@ impl<'n> Site<'_, 'n> {
                     }
                 }
                 "ssl_verify_client" | "ssl_client_certificate" => {
-                    for shown in [Shown::Known, Shown::Stranger] {
+                    for shown in [Shown::Known, Shown::Namesake, Shown::Stranger] {
                         plan.push(Draft { shown, ..draft.clone() });
                     }
                 }
