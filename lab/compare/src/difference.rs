@@ -106,7 +106,7 @@ const OWN_ERRORS: &str =
     "error responses of the gateway itself (a limit is reached, no server is usable) have no additional headers";
 const REFUSALS: &str =
     "response_headers and hsts apply to the gateway's own 401 and 403, too (in HAProxy, http-response rules do not)";
-const OWN_REDIRECTS: &str = "if a server redirects to its own address, Sealane forwards the redirect unchanged (NGINX rewrites it unless proxy_redirect is off)";
+const OWN_REDIRECTS: &str = "if a server redirects to its own address, Sealane changes the redirect only as rewrite_location says (NGINX replaces the URL of proxy_pass)";
 const DEFAULTS: &str = "settings that the original leaves at its defaults have Sealane's defaults";
 /// For HAProxy.
 pub const PORTS: &str = "hosts are compared without a port; HAProxy compares them as the client writes them";

@@ -14,6 +14,8 @@ pub enum Behaviour {
     Redirect,
     /// 302 to its own address.
     RedirectToItself,
+    /// The same, where `proxy_pass` of NGINX has a path: NGINX replaces its URL.
+    RedirectToPass,
     /// 500.
     Error,
     /// 404.
@@ -30,7 +32,7 @@ impl Behaviour {
         match self {
             Self::Answer => "answer",
             Self::Redirect => "redirect",
-            Self::RedirectToItself => "redirect-to-itself",
+            Self::RedirectToItself | Self::RedirectToPass => "redirect-to-itself",
             Self::Error => "error",
             Self::Missing => "missing",
             Self::Forbidden => "forbidden",

@@ -243,7 +243,7 @@ fn streams(tree: &[Node], servers: &[Server<'_>], abilities: &Abilities, plan: &
 mod tests {
     use super::super::site::DEFAULT_CONTENT;
     use super::*;
-    use crate::draft::{Over, Shown};
+    use crate::draft::{Behaviour, Over, Shown};
 
     fn node(line: u32, words: &[&str], block: Option<Vec<Node>>) -> Node {
         let place = Place { file: "n".into(), line };
@@ -397,6 +397,7 @@ mod tests {
             node(4, &["listen", "443", "ssl"], None),
             node(5, &["location", "/upload/"], Some(upload)),
             node(10, &["location", "/partner/"], Some(partner)),
+            node(13, &["location", "/old/"], Some(vec![node(13, &["proxy_pass", "http://10.0.0.1/erp/"], None)])),
         ];
         let map = node(2, &["map", "$ssl_client_s_dn", "$partner"], Some(vec![node(2, &["CN=a", "1"], None)]));
         let plan =
@@ -409,6 +410,8 @@ mod tests {
         let why: Vec<(u32, &str)> = plan.untried.iter().map(|u| (u.place.line, u.why.as_str())).collect();
         assert!(why.iter().any(|(line, why)| *line == 12 && why.contains("replaces the certificates")), "{why:?}");
         assert!(has(443, &|d| d.place.line == 11 && d.shown == Shown::Namesake));
+        assert!(has(80, &|d| d.path == "/upload/" && d.behaviour == Behaviour::RedirectToItself));
+        assert!(has(80, &|d| d.path == "/old/" && d.behaviour == Behaviour::RedirectToPass));
         assert!(!why.iter().any(|(line, _)| *line == 6), "each listener is asked: {why:?}");
     }
 }

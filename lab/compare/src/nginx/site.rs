@@ -361,7 +361,13 @@ impl<'n> Site<'_, 'n> {
         }
         if passes {
             plan.push(upgrade(&draft));
-            for behaviour in [Behaviour::Redirect, Behaviour::RedirectToItself, Behaviour::Error, Behaviour::Missing] {
+            let has_path =
+                |url: &str| !url.contains('$') && url.split_once("://").is_some_and(|(_, rest)| rest.contains('/'));
+            let itself = match node.all("proxy_pass").any(|p| has_path(p.word(1))) {
+                true => Behaviour::RedirectToPass,
+                false => Behaviour::RedirectToItself,
+            };
+            for behaviour in [Behaviour::Redirect, itself, Behaviour::Error, Behaviour::Missing] {
                 plan.push(Draft { behaviour, ..draft.clone() });
             }
         } else if location.is_grpc() {
