@@ -203,7 +203,7 @@ fn unused(d: &Directive) -> &'static str {
     match d.name() {
         "try_files" => "Sealane serves no files: see the location or server around it",
         "access_log" | "log_format" => {
-            "[log] has one access log, in which relayed connections have the method TCP, and datagrams UDP"
+            "[log] has one access log: connections of stream are in it with the method TCP, datagrams with UDP"
         }
         "limit_req_zone" | "limit_conn_zone" => {
             "nothing that is translated uses this zone: see the directives that name it"

@@ -144,6 +144,10 @@ fn handshakes(nodes: &[&Node], servers: &[Server<'_>], plan: &mut Plan) {
                 _ => {}
             }
         }
+        // A name that no server has, and a certificate for a whole domain may cover.
+        let parent = names.iter().flatten().filter_map(|n| n.split_once('.')).find(|(_, parent)| parent.contains('.'));
+        let beside = parent.map(|(_, parent)| format!("no-such-name.{parent}"));
+        names.extend(beside.map(Some));
         names.extend([Some("unknown.compare.invalid".to_owned()), None]);
         names.dedup();
         let (listener, with_suites) = (listener.clone(), with_suites(&here, plan));
@@ -370,12 +374,13 @@ mod tests {
         let servers = vec![
             server(2, "a.example", None),
             server(3, "b.example", None),
-            server(4, "erp.example", Some("AES128-SHA")),
+            server(4, "erp.shop.example", Some("AES128-SHA")),
             server(5, "old.example", Some("AES128-SHA")),
         ];
         let plan = plan(&[node(1, &["http"], Some(servers))], &Abilities::default());
         assert_eq!(plan.handshakes.len(), 1);
-        assert_eq!(plan.handshakes[0].with_suites, ["erp.example"]);
+        assert_eq!(plan.handshakes[0].with_suites, ["erp.shop.example"]);
+        assert!(plan.handshakes[0].names.contains(&Some("no-such-name.shop.example".to_owned())));
     }
     #[test]
     fn upgrades_and_methods_behind_a_password_are_tried_and_what_cannot_be_is_named() {
