@@ -435,6 +435,7 @@ mod tests {
         );
         assert_eq!(report.to_text(true).lines().count(), 10, "each has a line there");
     }
+
     #[test]
     fn a_cache_has_one_line_and_parts_of_other_directives_have_none() {
         let mut report = Report::default();

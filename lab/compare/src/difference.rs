@@ -721,6 +721,7 @@ mod tests {
         assert_eq!(general("", two), Some(REQUEST_IDS));
         assert_eq!(general(one, ""), None);
     }
+
     #[test]
     fn an_upgrade_that_the_original_does_not_pass_on_is_a_difference() {
         let with = |value: &str| {

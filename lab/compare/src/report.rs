@@ -363,6 +363,7 @@ mod tests {
         report.accepts = true;
         assert!(report.to_text(false).contains("        [[accept]]  # /n.conf:7\n        differs = \"status\"\n"));
     }
+
     #[test]
     fn what_is_behind_an_inner_server_has_one_line_for_each_line_of_the_original() {
         let mut report = Report::new(Kind::Nginx);

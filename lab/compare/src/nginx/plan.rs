@@ -364,6 +364,7 @@ mod tests {
         }
         assert!(plan.drafts.iter().any(|d| d.content == DEFAULT_CONTENT + 1), "NGINX's own limit");
     }
+
     #[test]
     fn suites_are_tried_for_each_server_that_has_its_own() {
         let server = |line: u32, name: &str, suites: Option<&str>| {
@@ -382,6 +383,7 @@ mod tests {
         assert_eq!(plan.handshakes[0].with_suites, ["erp.shop.example"]);
         assert!(plan.handshakes[0].names.contains(&Some("no-such-name.shop.example".to_owned())));
     }
+
     #[test]
     fn upgrades_and_methods_behind_a_password_are_tried_and_what_cannot_be_is_named() {
         let refuse = || Some(vec![node(9, &["return", "403"], None)]);
