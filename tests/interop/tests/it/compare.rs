@@ -878,7 +878,7 @@ fn clients_with_old_suites_that_are_locked_out_are_found() {
     assert_eq!(compare("nginx", &file, &[]).status.code(), Some(0));
 }
 
-const FILES: &str = r"http {
+const SERVED: &str = r"http {
     server {
         listen 80;
         server_name www.example.com;
@@ -895,7 +895,7 @@ fn what_is_behind_an_inner_server_is_one_line_and_refusals_are_compared() {
     need!("nginx");
     need_networks!();
     let site = Site::new();
-    let file = site.file("nginx.conf", FILES);
+    let file = site.file("nginx.conf", SERVED);
     let inner = "\n[[upstream]]\nname = \"files\"\nservers = [\"http://127.0.0.1:8081\"]\n";
     let replaced = |status: u16| -> String {
         let is = |line: &str| line.starts_with(&format!("respond = {{ status = {status}"));
@@ -912,12 +912,12 @@ fn what_is_behind_an_inner_server_is_one_line_and_refusals_are_compared() {
     let output = run("files.toml", replaced(501));
     let said = text(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    let line = line_of(FILES, "location /static/");
+    let line = line_of(SERVED, "location /static/");
     assert!(said.contains(&format!("nginx.conf:{line}: behind files: ")), "{said}");
     let output = run("open.toml", replaced(403));
     let said = text(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(names_the_line(&said, &file, line_of(FILES, "location /private/"), "status"), "{said}");
+    assert!(names_the_line(&said, &file, line_of(SERVED, "location /private/"), "status"), "{said}");
     let open = site.path().join("open.toml");
     let unknown = compare("nginx", &file, &["--translated", open.to_str().expect("plain"), "--inner", "none"]);
     assert_eq!(unknown.status.code(), Some(2), "{}", text(&unknown));
