@@ -91,7 +91,33 @@ const OPERATION: &[&str] = &[
     "worker_connections",
 ];
 
-/// What directives have in common that a person reads once: the first word, and what is said of them.
+/// Directives whose differences may keep clients from connecting at all.
+const LOCK_OUT: &[&str] = &[
+    "ca-file",
+    "ssl-default-bind-ciphers",
+    "ssl-default-bind-ciphersuites",
+    "ssl-default-bind-curves",
+    "ssl-default-bind-options",
+    "ssl_ciphers",
+    "ssl_client_certificate",
+    "ssl_conf_command",
+    "ssl_ecdh_curve",
+    "ssl_protocols",
+    "ssl_reject_handshake",
+    "ssl_trusted_certificate",
+    "ssl_verify_client",
+    "ssl_verify_depth",
+];
+
+/// What is said of directives that are parts of others.
+const PARTS: &[&str] = &[
+    "Sealane has no variables; the report names the directives that use this variable",
+    "its location is not translated",
+    "see the condition",
+    "see the error_page that names it",
+];
+
+/// What directives have in common that a person reads once: the first word, or their subject, and what is said of them.
 type Alike<'r> = (&'r str, &'r [(Outcome, String)]);
 
 impl Record {
@@ -106,15 +132,29 @@ impl Record {
     /// `None`: it has a line of its own. Each decision has one.
     fn alike(&self) -> Option<Alike<'_>> {
         let is_shared = matches!(self.worst(), Some(Outcome::Different | Outcome::NotTranslated));
-        is_shared.then_some((self.name(), self.found.as_slice()))
+        // A cache has many directives.
+        let is_of_cache = self.worst() == Some(Outcome::NotTranslated) && self.name().contains("cache");
+        is_shared.then_some((if is_of_cache { "cache" } else { self.name() }, self.found.as_slice()))
+    }
+
+    /// Whether it is a part of another directive, whose line says all.
+    fn is_part(&self) -> bool {
+        let is = |says: &str| {
+            let names_another = says.ends_with(')') || says.ends_with(", which uses this variable");
+            PARTS.contains(&says) || says.starts_with("see ") && names_another
+        };
+        self.worst() == Some(Outcome::NotTranslated) && self.found.iter().all(|(_, says)| is(says))
     }
 
     /// The other lines that the line of this one is for.
-    fn others(&self, places: &[&Place]) -> String {
-        let others = places.iter().filter(|p| ***p != self.place);
-        let one = |p: &&Place| match p.file == self.place.file {
-            true => format!("line {}", p.line),
-            false => p.to_string(),
+    fn others(&self, records: &[&Record]) -> String {
+        let others = records.iter().filter(|r| r.place != self.place || r.name() != self.name());
+        let one = |r: &&Record| {
+            let place = match r.place.file == self.place.file {
+                true => format!("line {}", r.place.line),
+                false => r.place.to_string(),
+            };
+            if r.name() == self.name() { place } else { format!("{} in {place}", r.name()) }
         };
         let all: Vec<String> = others.map(one).collect();
         if all.is_empty() { String::new() } else { format!(" (also {})", all.join(", ")) }
@@ -225,6 +265,13 @@ impl Report {
         }
     }
 
+    /// Says only this of a directive, whatever has been said of it.
+    pub(crate) fn replace(&mut self, id: Id, outcome: Outcome, says: &str) {
+        if let Some(record) = self.records.get_mut(id.0) {
+            record.found = vec![(outcome, says.to_owned())];
+        }
+    }
+
     /// Whether something is said of a directive, and not only that it is the same.
     pub(crate) fn is_remarked(&self, id: Id) -> bool {
         self.records.get(id.0).is_some_and(|r| r.found.iter().any(|(o, _)| *o != Outcome::Same))
@@ -280,25 +327,28 @@ impl Report {
         self.whole().iter().flat_map(of).collect()
     }
 
-    /// As text: what is not the same, then the numbers. What is said of several directives of a name has one line. What changes only load,
-    /// logs and connections comes last. `all`: what is the same, too, and one line for each directive.
+    /// As text: what is not the same, then the numbers. What is said of several directives of a name, or of a cache, has one line, and what
+    /// is only a part of another directive has none. Of what is different, what may keep clients from connecting comes first, and what
+    /// changes only load, logs and connections last. `all`: what is the same, too, and one line for each directive.
     pub fn to_text(&self, all: bool) -> String {
         let whole = self.whole();
         let mut out = String::new();
-        let mut shared: BTreeMap<Alike<'_>, Vec<&Place>> = BTreeMap::new();
+        let mut shared: BTreeMap<Alike<'_>, Vec<&Record>> = BTreeMap::new();
         for (alike, record) in whole.iter().filter(|_| !all).filter_map(|r| Some((r.alike()?, r))) {
-            shared.entry(alike).or_default().push(&record.place);
+            shared.entry(alike).or_default().push(record);
         }
+        let parts = if all { 0 } else { whole.iter().filter(|r| r.is_part()).count() };
         for outcome in Outcome::ALL.iter().rev().filter(|o| all || **o != Outcome::Same) {
-            let mut records: Vec<&Record> = whole.iter().filter(|r| r.worst() == Some(*outcome)).collect();
+            let mut records: Vec<&Record> =
+                whole.iter().filter(|r| r.worst() == Some(*outcome) && (all || !r.is_part())).collect();
             if !all && *outcome == Outcome::Different {
-                records.sort_by_key(|r| OPERATION.contains(&r.name()));
+                records.sort_by_key(|r| (!LOCK_OUT.contains(&r.name()), OPERATION.contains(&r.name())));
             }
             for record in records {
                 let also = match record.alike().filter(|_| !all) {
                     None => String::new(),
                     Some(alike) => match shared.remove(&alike) {
-                        Some(places) => record.others(&places),
+                        Some(records) => record.others(&records),
                         // It is in the line of an earlier one.
                         None => continue,
                     },
@@ -318,6 +368,9 @@ impl Report {
                     says.join("; also: ")
                 );
             }
+        }
+        if parts > 0 {
+            let _ = writeln!(out, "{parts} more directives are parts of those above (--report full lists them)");
         }
         let count = |o: Outcome| whole.iter().filter(|r| r.worst() == Some(o)).count();
         let counts = Outcome::ALL.map(|o| format!("{} {}", count(o), o.title()));
@@ -364,6 +417,7 @@ mod tests {
         say("a", 6, "least_conn", Outcome::Different, "per lane");
         say("a", 7, "satisfy any", Outcome::Undecided, "write it");
         say("a", 8, "satisfy any", Outcome::Undecided, "write it");
+        say("c", 9, "ssl_client_certificate ca.pem", Outcome::Different, "version 1");
         let text = report.to_text(false);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
@@ -371,13 +425,40 @@ mod tests {
             [
                 "a:7: undecided: satisfy any: write it",
                 "a:8: undecided: satisfy any: write it",
+                "c:9: different: ssl_client_certificate ca.pem: version 1",
                 "a:2: different: gzip on: not with cookies",
                 "a:1: different: keepalive 16: per lane (also line 3, b:5)",
                 "a:4: different: keepalive 0: never",
                 "a:6: different: least_conn: per lane",
-                "8 directives: 0 the same, 6 different, 0 not translated, 2 undecided",
+                "9 directives: 0 the same, 7 different, 0 not translated, 2 undecided",
             ]
         );
-        assert_eq!(report.to_text(true).lines().count(), 9, "each has a line there");
+        assert_eq!(report.to_text(true).lines().count(), 10, "each has a line there");
+    }
+
+    #[test]
+    fn a_cache_has_one_line_and_parts_of_other_directives_have_none() {
+        let mut report = Report::default();
+        let mut say = |line: u32, text: &str, says: &str| {
+            let id = report.record(Place::new("a", line), text.to_owned());
+            report.say(id, Outcome::NotTranslated, says);
+        };
+        say(1, "proxy_cache blog", "no cache");
+        say(2, "proxy_cache_valid 200 10m", "no cache");
+        say(3, "return 503", "see the condition");
+        say(4, "map $uri $new", "see if (www:17)");
+        say(5, "split_clients $a $b", "see split_clients: write split; until then, requests get 501");
+        let text = report.to_text(false);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "a:1: not translated: proxy_cache blog: no cache (also proxy_cache_valid in line 2)",
+                "a:5: not translated: split_clients $a $b: see split_clients: write split; until then, requests get 501",
+                "2 more directives are parts of those above (--report full lists them)",
+                "5 directives: 0 the same, 0 different, 5 not translated, 0 undecided",
+            ]
+        );
+        assert_eq!(report.to_text(true).lines().count(), 6);
     }
 }

@@ -612,11 +612,7 @@ fn what_a_person_has_to_write_is_named() {
     assert!(said.contains("rewrite = \"/posts/{1}-{2}\""), "{said}");
     let maintenance =
         site("error_page 503 /m.html; location = /m.html { root /srv; internal; } location / { return 503; }");
-    assert!(
-        report_on(&maintenance, "error_page").contains("maintenance = { page"),
-        "{}",
-        report_on(&maintenance, "error")
-    );
+    says("nginx", &maintenance, &["respond = { status = 503, file = \"/srv/m.html\" }"]);
     let pages = site(
         "error_page 404 502 /e.html; location = /e.html { root /srv; internal; } proxy_intercept_errors on; location / { proxy_pass http://10.0.0.1:80; }",
     );

@@ -238,7 +238,7 @@ fn a_file_that_is_included_several_times_counts_once_and_the_numbers_fit_the_lin
     let headers = "add_header X-A a;\nadd_header X-B $cookie_b;";
     let Imported { report, .. } = read(&[("nginx.conf", &text), ("headers.conf", headers)]);
     let said = report.to_text(true);
-    assert!(!said.contains("found no request"), "{said}");
+    assert!(!said.contains("nothing that is translated depends"), "{said}");
     let lines: Vec<&str> = said.lines().collect();
     let (counts, lines) = lines.split_last().expect("the numbers");
     let of = |outcome: Outcome| report.count(outcome);
@@ -250,4 +250,83 @@ fn a_file_that_is_included_several_times_counts_once_and_the_numbers_fit_the_lin
     assert!(counts.starts_with(&format!("{} directives: ", report.directives())), "{counts}");
     let all: usize = Outcome::ALL.iter().map(|o| of(*o)).sum();
     assert_eq!(all, report.directives());
+}
+
+/// The lines of the report that are about a directive.
+fn lines_of(text: &str, directive: &str) -> Vec<String> {
+    let report = import(text).report.to_text(false);
+    report.lines().filter(|l| l.contains(directive)).map(str::to_owned).collect()
+}
+
+#[test]
+fn suites_of_one_name_that_sealane_lacks_are_a_decision() {
+    let tls = "ssl_certificate a.pem; ssl_certificate_key a.key;";
+    let names = |first: &str, second: &str| {
+        http(&format!(
+            "server {{ listen 443 ssl; server_name a.example; {tls} {first} {PASS} }}
+             server {{ listen 443 ssl; server_name erp.example; {tls} {second} {PASS} }}"
+        ))
+    };
+    // Clients without newer suites cannot connect any more.
+    let old = "ssl_ciphers ECDHE-RSA-AES128-SHA256:AES256-SHA256:AES128-SHA;";
+    let undecided = import(&names("", old)).report.undecided();
+    assert!(undecided.len() == 1 && undecided[0].contains("passthrough = "), "{undecided:?}");
+    let other = names("ssl_ciphers ECDHE-RSA-AES256-GCM-SHA384;", "ssl_ciphers ECDHE-RSA-AES128-GCM-SHA256;");
+    assert_eq!(import(&other).report.undecided().len(), 1, "the address has none of the suites of this name");
+    // There are common ones.
+    let mixed = names("", "ssl_ciphers ECDHE-RSA-AES128-GCM-SHA256:AES128-SHA;");
+    let said = lines_of(&mixed, "ssl_ciphers");
+    assert!(said.len() == 1 && said[0].contains("different") && said[0].contains("are refused"), "{said:?}");
+    let newer = names("ssl_protocols TLSv1.3;", &format!("ssl_protocols TLSv1.3; {old}"));
+    assert_eq!(import(&newer).report.undecided(), Vec::<String>::new(), "no client has TLS 1.2");
+}
+
+#[test]
+fn an_undecided_condition_names_the_setting_that_takes_its_place() {
+    let undecided = |around: &str, inner: &str| {
+        let text = http(&format!("{around} server {{ listen 80; listen 8443; server_name a.example; {inner} }}"));
+        import(&text).report.undecided().join("\n")
+    };
+    let location = |inner: &str| format!("location / {{ {inner} proxy_pass http://10.0.0.1; }}");
+    let origin = r#"if ($http_origin !~ "^https://(www|shop)\.a\.example$") { return 403; }"#;
+    let said = undecided("", &location(origin));
+    assert!(
+        said.contains(r#"allow_header = { Origin = ["https://www.a.example", "https://shop.a.example"] }"#),
+        "{said}"
+    );
+    let said = undecided("", &location(r#"if ($ssl_client_s_dn !~ "O=b$") { return 403; }"#));
+    assert!(said.contains("\"subject:CN=") && said.contains("compares only the CN"), "{said}");
+    let said = undecided("", &location("if ($scheme = http) { return 403; }"));
+    assert!(said.contains("listeners = [\":80\"]"), "{said}");
+    let flag = "set $m 0; if (-f /run/flag) { set $m 1; } if ($m) { return 503; }";
+    let said = undecided("", &format!("{flag} {PASS}"));
+    assert!(said.contains("maintenance = { page = "), "{said}");
+    // A limit by a header or the address, and clients that are not limited.
+    let zone = "geo $office { default 0; 10.0.0.0/8 1; } map $office $key { 0 $client; 1 ''; } \
+                map $http_x_api_key $client { '' $binary_remote_addr; default $http_x_api_key; } \
+                limit_req_zone $key zone=api:1m rate=10r/s;";
+    let said = undecided(zone, &location("limit_req zone=api burst=20 nodelay;"));
+    assert!(said.contains("Here, burst is 21") && said.contains("exempt"), "{said}");
+    let said = undecided("geo $office { default 0; 10.0.0.0/8 1; }", &location(""));
+    assert!(said.contains("exempt of a [[rate_limit]]"), "{said}");
+    // An ID is no constant, and there is a setting for it.
+    let said = lines_of(&site(&format!("add_header X-Request-ID $request_id always; {PASS}")), "X-Request-ID");
+    assert!(said.iter().any(|l| l.contains("[request_id]")), "{said:?}");
+}
+
+#[test]
+fn a_refusal_has_the_page_of_its_status() {
+    let pages = "error_page 403 /errors/403.html; location ^~ /errors/ { internal; root /srv; }";
+    let refuses = "respond = { status = 403, file = \"/srv/errors/403.html\" }";
+    let location =
+        |inner: &str| site(&format!("{pages} location /a/ {{ {inner} proxy_pass http://10.0.0.1; }} {PASS}"));
+    says(&location("deny all;"), &[refuses]);
+    says(&location("limit_except POST { deny all; }"), &[refuses]);
+    says(&location("if ($request_method = PUT) { return 403; }"), &[refuses]);
+    // A text of its own is no error page.
+    let text = location("if ($request_method = PUT) { return 403 no; }");
+    assert!(!import(&text).toml.contains(refuses), "{}", import(&text).toml);
+    // What only a page uses gets no requests, so nothing of it is a decision.
+    let maintenance = "error_page 503 @m; location @m { root /srv; rewrite ^ /maintenance.html break; }";
+    assert_eq!(import(&site(&format!("{maintenance} {PASS}"))).report.undecided(), Vec::<String>::new());
 }

@@ -573,6 +573,7 @@ fn check(path: &Path, checks: &Checks) -> Result<ExitCode> {
             let (errors, more): (Vec<Diagnostic>, Vec<Warning>) =
                 resolve::refused_here(&config).into_iter().partition(|d| d.severity == Severity::Error);
             warnings.extend(more);
+            warnings.extend(resolve::unreadable_at_reload(&config, path));
             (errors.is_empty().then_some(config), errors, warnings)
         }
         Err(Errors { errors, warnings, .. }) => (None, errors, warnings),

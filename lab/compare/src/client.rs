@@ -4,7 +4,7 @@ mod http2;
 mod http3;
 
 use crate::draft::{Draft, Over, Shown, Times};
-use crate::files::Identity;
+use crate::files::{Files, Identity};
 use crate::network::{Network, client};
 use crate::recorder::{HEADER, HOLD, Received, Recorder};
 use rustls::crypto::aws_lc_rs::default_provider;
@@ -109,6 +109,7 @@ pub struct Client<'n> {
     runtime: Runtime,
     plain: Arc<Configured>,
     known: Arc<Configured>,
+    namesake: Arc<Configured>,
     stranger: Arc<Configured>,
 }
 
@@ -150,18 +151,18 @@ struct Connection {
 }
 
 impl<'n> Client<'n> {
-    /// With both certificates. `http3`: whether the program speaks HTTP/3; where it does not, such requests go over TLS.
+    /// With the certificates of a run. `http3`: whether the program speaks HTTP/3; where it does not, such requests go over TLS.
     pub fn new(
         network: &'n Network,
         recorder: &'n Recorder,
         http3: bool,
         mirrors: &'n BTreeSet<String>,
-        known: &Identity,
-        stranger: &Identity,
+        files: &Files,
     ) -> anyhow::Result<Self> {
-        let (known, stranger) = (configured(Some(known))?, configured(Some(stranger))?);
+        let with = |identity: &Identity| configured(Some(identity));
+        let (known, namesake, stranger) = (with(&files.known)?, with(&files.namesake)?, with(&files.stranger)?);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { network, recorder, http3, mirrors, runtime, plain: configured(None)?, known, stranger })
+        Ok(Self { network, recorder, http3, mirrors, runtime, plain: configured(None)?, known, namesake, stranger })
     }
 
     /// Sends a request, and waits for its response.
@@ -255,6 +256,7 @@ impl<'n> Client<'n> {
         match draft.shown {
             Shown::None => &self.plain,
             Shown::Known => &self.known,
+            Shown::Namesake => &self.namesake,
             Shown::Stranger => &self.stranger,
         }
     }

@@ -106,7 +106,7 @@ const OWN_ERRORS: &str =
     "error responses of the gateway itself (a limit is reached, no server is usable) have no additional headers";
 const REFUSALS: &str =
     "response_headers and hsts apply to the gateway's own 401 and 403, too (in HAProxy, http-response rules do not)";
-const OWN_REDIRECTS: &str = "if a server redirects to its own address, Sealane forwards the redirect unchanged (NGINX rewrites it unless proxy_redirect is off)";
+const OWN_REDIRECTS: &str = "if a server redirects to its own address, Sealane changes the redirect only as rewrite_location says (NGINX replaces the URL of proxy_pass)";
 const DEFAULTS: &str = "settings that the original leaves at its defaults have Sealane's defaults";
 /// For HAProxy.
 pub const PORTS: &str = "hosts are compared without a port; HAProxy compares them as the client writes them";
@@ -444,7 +444,8 @@ fn backends(there: &[Received], here: &[Received], groups: &[Vec<String>]) -> Ve
             let bare = |h: &str| h.split(':').next().unwrap_or_default().to_ascii_lowercase();
             d.general = match name.as_str() {
                 "host" | "x-forwarded-host" if bare(&d.original) == bare(&d.translation) => Some(HOST),
-                "upgrade" if d.original == "-" || d.translation == "-" => Some(UPGRADE),
+                // A server that speaks WebSocket would answer where the original asks it for HTTP only.
+                "upgrade" if d.translation == "-" && d.original != "websocket" => Some(UPGRADE),
                 _ => None,
             };
         }
@@ -473,8 +474,29 @@ fn subject(der: Option<&Vec<u8>>) -> String {
     format!("{names} ({:08x})", sum as u32)
 }
 
-/// Compares the answers to one question about handshakes.
-pub fn of_handshake(handshakes: &Handshakes, original: &Shake, translation: &Shake) -> Vec<Difference> {
+/// The names for which the translation refuses each suite of TLS 1.2 that the original accepts: clients that have no others can no
+/// longer connect. `None`: the first name.
+pub fn locked_out(original: &[Shake], translation: &[Shake]) -> BTreeSet<Option<String>> {
+    let (mut out, mut reached) = (BTreeSet::new(), BTreeSet::new());
+    for (there, here) in original.iter().zip(translation).filter(|(there, _)| there.negotiated.is_ok()) {
+        if let About::Suite(suite, _, name) = &there.about
+            && !suite.starts_with("TLS_")
+        {
+            let names = if here.negotiated.is_ok() { &mut reached } else { &mut out };
+            names.insert(name.clone());
+        }
+    }
+    out.retain(|name| !reached.contains(name));
+    out
+}
+
+/// Compares the answers to one question about handshakes. `locked_out`: see there.
+pub fn of_handshake(
+    handshakes: &Handshakes,
+    locked_out: &BTreeSet<Option<String>>,
+    original: &Shake,
+    translation: &Shake,
+) -> Vec<Difference> {
     let mut out: Vec<Difference> = Vec::new();
     let accepted = |s: &Shake| if s.negotiated.is_ok() { "accepted" } else { "refused" };
     let (there, here) = (accepted(original), accepted(translation));
@@ -509,9 +531,11 @@ pub fn of_handshake(handshakes: &Handshakes, original: &Shake, translation: &Sha
             }
             out.extend(d);
         }
-        About::Suite(name, known) => {
-            let mut d = differs(Aspect::Negotiated((*name).to_owned()), there, here);
-            if let Some(d) = d.as_mut().filter(|d| d.original == "accepted" && !known) {
+        About::Suite(suite, known, name) => {
+            let what = name.as_ref().map_or_else(|| (*suite).to_owned(), |name| format!("{suite} for {name}"));
+            let mut d = differs(Aspect::Negotiated(what), there, here);
+            let is_general = !known && !locked_out.contains(name);
+            if let Some(d) = d.as_mut().filter(|d| d.original == "accepted" && is_general) {
                 d.general = Some(OLD_SUITES);
             }
             out.extend(d);
@@ -543,7 +567,10 @@ pub fn of_handshake(handshakes: &Handshakes, original: &Shake, translation: &Sha
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::draft::cases::draft;
+    use crate::client::Negotiated;
+    use crate::draft::Chosen;
+    use crate::draft::cases::{draft, listener};
+    use crate::tree::Scope;
 
     fn seen(status: u16, headers: &[(&str, &str)], to: Option<&str>, target: &str) -> Seen {
         let pairs = |h: &[(&str, &str)]| h.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect::<Vec<_>>();
@@ -693,5 +720,48 @@ mod tests {
         let general = |a: &str, b: &str| compared(&with(a), &with(b), &[])[0].general;
         assert_eq!(general("", two), Some(REQUEST_IDS));
         assert_eq!(general(one, ""), None);
+    }
+
+    #[test]
+    fn an_upgrade_that_the_original_does_not_pass_on_is_a_difference() {
+        let with = |value: &str| {
+            let mut out = seen(200, &[], Some("10.0.0.1:80"), "/");
+            let header = (!value.is_empty()).then(|| ("Upgrade".to_owned(), value.to_owned()));
+            out.received[0].headers.extend(header);
+            out
+        };
+        let general = |a: &str, b: &str| compared(&with(a), &with(b), &[])[0].general;
+        assert_eq!(general("", "websocket"), None, "the server may speak WebSocket");
+        assert_eq!(general("websocket", ""), None, "the site does not work any more");
+        assert_eq!(general("h2c", ""), Some(UPGRADE));
+    }
+
+    #[test]
+    fn a_name_without_any_of_its_suites_is_no_general_difference() {
+        let chosen = Chosen { versions: true, suites: true, groups: false, alpn: true };
+        let (names, with_suites, scope) = (Vec::new(), Vec::new(), Scope::default());
+        let handshakes = Handshakes { listener: listener(), names, with_suites, chosen, scope };
+        let shake = |suite: &'static str, known: bool, name: Option<&str>, is: bool| Shake {
+            about: About::Suite(suite, known, name.map(str::to_owned)),
+            negotiated: if is { Ok(Negotiated::default()) } else { Err("refused".to_owned()) },
+        };
+        let erp = Some("erp.example");
+        let there = [
+            shake("ECDHE-RSA-AES128-GCM-SHA256", true, None, true),
+            shake("AES128-SHA", false, None, true),
+            shake("ECDHE-RSA-AES128-GCM-SHA256", true, erp, false),
+            shake("AES128-SHA", false, erp, true),
+        ];
+        let here = [
+            shake("ECDHE-RSA-AES128-GCM-SHA256", true, None, true),
+            shake("AES128-SHA", false, None, false),
+            shake("ECDHE-RSA-AES128-GCM-SHA256", true, erp, true),
+            shake("AES128-SHA", false, erp, false),
+        ];
+        let locked = locked_out(&there, &here);
+        assert_eq!(locked, BTreeSet::from([erp.map(str::to_owned)]));
+        let found = |at: usize| of_handshake(&handshakes, &locked, &there[at], &here[at]);
+        assert_eq!(found(1)[0].general, Some(OLD_SUITES), "there is another one");
+        assert_eq!((found(3)[0].aspect.title(), found(3)[0].general), ("AES128-SHA for erp.example".to_owned(), None));
     }
 }

@@ -14,6 +14,8 @@ pub enum Behaviour {
     Redirect,
     /// 302 to its own address.
     RedirectToItself,
+    /// The same, where `proxy_pass` of NGINX has a path: NGINX replaces its URL.
+    RedirectToPass,
     /// 500.
     Error,
     /// 404.
@@ -30,7 +32,7 @@ impl Behaviour {
         match self {
             Self::Answer => "answer",
             Self::Redirect => "redirect",
-            Self::RedirectToItself => "redirect-to-itself",
+            Self::RedirectToItself | Self::RedirectToPass => "redirect-to-itself",
             Self::Error => "error",
             Self::Missing => "missing",
             Self::Forbidden => "forbidden",
@@ -59,6 +61,8 @@ pub enum Shown {
     None,
     /// One of the CA that the configuration names.
     Known,
+    /// One of the same CA, of another subject with the same common name.
+    Namesake,
     /// One of another CA.
     Stranger,
 }
@@ -227,6 +231,7 @@ impl Draft {
         match self.shown {
             Shown::None => {}
             Shown::Known => out.push_str(", with a certificate"),
+            Shown::Namesake => out.push_str(", with a certificate of another subject and the same CN"),
             Shown::Stranger => out.push_str(", with the certificate of another CA"),
         }
         if self.behaviour != Behaviour::Answer {
@@ -278,6 +283,8 @@ pub struct Handshakes {
     pub listener: Listener,
     /// Names to ask for; `None`: no name.
     pub names: Vec<Option<String>>,
+    /// Further names, of servers that have other suites of TLS 1.2 than the first: each suite is tried for each of them.
+    pub with_suites: Vec<String>,
     /// Whether the configuration itself chooses suites of TLS 1.2, suites of TLS 1.3, and groups.
     pub chosen: Chosen,
     /// The lines that decide about them.
@@ -334,6 +341,8 @@ pub struct Plan {
     pub sockets: BTreeSet<String>,
     /// Addresses of servers that get copies of requests.
     pub mirrors: BTreeSet<String>,
+    /// The addresses of inner servers of the translation, with the names of their upstreams.
+    pub inner: std::collections::BTreeMap<String, String>,
     /// Whether servers speak HTTP/2 over TLS.
     pub http2_servers: bool,
     /// Further ports of servers.

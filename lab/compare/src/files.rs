@@ -4,9 +4,9 @@
 use crate::words::is_dns_name;
 use anyhow::Context as _;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RsaKeySize, SanType,
-    SerialNumber,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256,
+    PKCS_RSA_SHA256, RsaKeySize, SanType, SerialNumber,
 };
 use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
@@ -80,12 +80,55 @@ impl Authority {
         Ok((certificate.pem(), certificate.der().to_vec()))
     }
 
+    /// A client with this subject.
+    fn client(&self, subject: &[(DnType, String)]) -> anyhow::Result<Identity> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let mut params = CertificateParams::new(vec![CLIENT.to_owned()])?;
+        params.distinguished_name = DistinguishedName::new();
+        subject.iter().for_each(|(kind, value)| params.distinguished_name.push(kind.clone(), value.as_str()));
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let der = params.signed_by(&key, &self.issuer)?.der().to_vec();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
+        Ok(Identity { chain: vec![der.into()], key })
+    }
+
     fn identity(&self, names: &[String], addresses: &[IpAddr]) -> anyhow::Result<Identity> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let (_, der) = self.issue(names, addresses, &key)?;
         let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
         Ok(Identity { chain: vec![der.into()], key })
     }
+}
+
+/// The parts of a subject, as they are in a certificate. `None`: not in the form of RFC 4514, or with parts for which none is made.
+fn subject(text: &str) -> Option<Vec<(DnType, String)>> {
+    if text.contains(['\\', '+', '"', '#', ';']) {
+        return None;
+    }
+    let mut out: Vec<(DnType, String)> = Vec::new();
+    for part in text.split(',').rev() {
+        let (kind, value) = part.split_once('=')?;
+        let kind = match kind {
+            "CN" => DnType::CommonName,
+            "O" => DnType::OrganizationName,
+            "OU" => DnType::OrganizationalUnitName,
+            "C" => DnType::CountryName,
+            "L" => DnType::LocalityName,
+            "ST" => DnType::StateOrProvinceName,
+            _ => return None,
+        };
+        if value.is_empty() || out.iter().any(|(k, _)| *k == kind) {
+            return None;
+        }
+        out.push((kind, value.to_owned()));
+    }
+    Some(out)
+}
+
+/// The same common name, in another organization.
+fn namesake(parts: &[(DnType, String)]) -> Vec<(DnType, String)> {
+    let other = (DnType::OrganizationName, "another subject".to_owned());
+    std::iter::once(other).chain(parts.iter().filter(|(kind, _)| *kind == DnType::CommonName).cloned()).collect()
 }
 
 /// Whether a certificate may have a name.
@@ -106,6 +149,8 @@ pub struct Files {
     copies: BTreeMap<PathBuf, PathBuf>,
     /// The client's certificate of the run's CA.
     pub known: Identity,
+    /// A certificate of the run's CA, of another subject with the same common name.
+    pub namesake: Identity,
     /// The client's certificate of another CA.
     pub stranger: Identity,
 }
@@ -120,6 +165,7 @@ impl Files {
         Ok(Self {
             folder: folder.to_owned(),
             known: authority.identity(&client, &[])?,
+            namesake: authority.client(&namesake(&[(DnType::CommonName, CLIENT.to_owned())]))?,
             stranger: Authority::new("a stranger")?.identity(&client, &[])?,
             rsa: KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048)?,
             ecdsa: KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?,
@@ -136,6 +182,13 @@ impl Files {
         let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
         self.known = Identity { chain: vec![der.into()], key };
         Ok(())
+    }
+
+    /// The client's certificate gets a subject, and its namesake the common name. Whether the subject is understood.
+    pub fn subject_client(&mut self, text: &str) -> anyhow::Result<bool> {
+        let Some(parts) = subject(text) else { return Ok(false) };
+        (self.known, self.namesake) = (self.authority.client(&parts)?, self.authority.client(&namesake(&parts))?);
+        Ok(true)
     }
 
     /// The run's CA: in the place of every CA of the configuration, so that clients and back-ends can be verified.
@@ -244,5 +297,27 @@ impl Files {
         }
         config.alpn_protocols.push(b"http/1.1".to_vec());
         Ok(Arc::new(config))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namesake_has_the_common_name_and_nothing_else() {
+        let parts = subject("CN=edi.example,O=Partner,C=DE").unwrap();
+        assert_eq!(parts[0], (DnType::CountryName, "DE".to_owned()), "the first part comes last in the text");
+        let other = namesake(&parts);
+        assert_eq!(other.len(), 2);
+        assert!(other.contains(&(DnType::CommonName, "edi.example".to_owned())) && other[0] != parts[1], "{other:?}");
+        for text in ["~CN=a", "default", "", "CN=a+O=b", "CN=a\\,b", "serialNumber=1,CN=a", "CN=a,CN=b"] {
+            assert_eq!(subject(text), None, "{text}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = Files::new(folder.path()).unwrap();
+        assert!(files.subject_client("CN=edi.example,O=Partner,C=DE").unwrap());
+        assert!(!files.subject_client("other").unwrap());
+        assert_ne!(files.known.chain, files.namesake.chain);
     }
 }

@@ -310,7 +310,8 @@ fn requests(stream: &mut dyn Stream, shared: &Shared, arrival: &Arrival) -> io::
         if word == "hold" {
             std::thread::sleep(HOLD);
         }
-        let reply = Reply::new(word, &served, header("host"), arrival).of(check);
+        let asked = Asked { host: header("host"), path: target.split('?').next().unwrap_or_default() };
+        let reply = Reply::new(word, &served, asked, arrival).of(check);
         stream.write_all(&reply.to_http1(&method, close))?;
         stream.flush()?;
         if close {
@@ -335,6 +336,13 @@ impl<'t> Told<'t> {
     }
 }
 
+/// What a request names.
+#[derive(Clone, Copy)]
+struct Asked<'r> {
+    host: Option<&'r str>,
+    path: &'r str,
+}
+
 /// What a back-end answers.
 struct Reply {
     status: u16,
@@ -344,8 +352,8 @@ struct Reply {
 }
 
 impl Reply {
-    /// `word`: what the request asks for. `host`: the one that it names.
-    fn new(word: &str, served: &[&str], host: Option<&str>, arrival: &Arrival) -> Self {
+    /// `word`: what the request asks for.
+    fn new(word: &str, served: &[&str], asked: Asked<'_>, arrival: &Arrival) -> Self {
         let (status, reason) = match word {
             "redirect" | "redirect-to-itself" => (302, "Found"),
             "error" => (500, "Internal Server Error"),
@@ -366,9 +374,13 @@ impl Reply {
         if status == 302 {
             // A Unix socket has no address that a client could go to.
             let own = if arrival.address.starts_with("unix:") { "localhost" } else { arrival.address.as_str() };
-            let to = if word == "redirect" { host.unwrap_or(own) } else { own };
-            let scheme = if arrival.tls.is_some() { "https" } else { "http" };
-            headers.push(("Location".to_owned(), format!("{scheme}://{to}/moved?x=1")));
+            let to = if word == "redirect" { asked.host.unwrap_or(own) } else { own };
+            let (scheme, port) = if arrival.tls.is_some() { ("https", ":443") } else { ("http", ":80") };
+            // Servers leave out the port of the scheme.
+            let to = to.strip_suffix(port).unwrap_or(to);
+            // Below the path that was asked for: NGINX rewrites redirects that begin with the URL of proxy_pass.
+            let path = asked.path.trim_end_matches('/');
+            headers.push(("Location".to_owned(), format!("{scheme}://{to}{path}/moved?x=1")));
         }
         Self { status, reason, headers, content: CONTENT.to_owned() }
     }

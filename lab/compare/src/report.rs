@@ -60,6 +60,20 @@ pub struct Found {
     pub sights: Vec<Sight>,
 }
 
+/// Requests that the translation passes to an inner server, with another result than the original: what this server does is not known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Behind {
+    /// The line of the original that the first request is for.
+    #[serde(flatten)]
+    pub place: Place,
+    /// The upstream of the translation.
+    pub upstream: String,
+    /// The first request.
+    pub request: String,
+    /// How many there are.
+    pub requests: usize,
+}
+
 /// The result.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -71,6 +85,8 @@ pub struct Report {
     pub handshakes: usize,
     /// Differences; those that nobody has said first.
     pub found: Vec<Found>,
+    /// What is behind inner servers.
+    pub behind: Vec<Behind>,
     /// What was not tried.
     pub untried: Vec<Untried>,
     /// Files that were made for the run.
@@ -91,6 +107,7 @@ impl Report {
             requests: 0,
             handshakes: 0,
             found: Vec::new(),
+            behind: Vec::new(),
             untried: Vec::new(),
             made: Vec::new(),
             undecided: 0,
@@ -143,6 +160,19 @@ impl Report {
         }
     }
 
+    /// Adds a request that an inner server answers.
+    pub fn add_behind(&mut self, place: &Place, upstream: &str, request: impl FnOnce() -> String) {
+        match self.behind.iter_mut().find(|b| b.place == *place && b.upstream == upstream) {
+            Some(behind) => behind.requests += 1,
+            None => self.behind.push(Behind {
+                place: place.clone(),
+                upstream: upstream.to_owned(),
+                request: request(),
+                requests: 1,
+            }),
+        }
+    }
+
     /// Puts it in order.
     pub fn finish(&mut self) {
         let rank = |k: &Known| match k {
@@ -152,6 +182,7 @@ impl Report {
             Known::Always { .. } => 3,
         };
         self.found.sort_by(|a, b| (rank(&a.known), &a.place, &a.aspect).cmp(&(rank(&b.known), &b.place, &b.aspect)));
+        self.behind.sort_by(|a, b| (&a.place, &a.upstream).cmp(&(&b.place, &b.upstream)));
         self.untried.sort();
     }
 
@@ -201,6 +232,10 @@ impl Report {
                     let _ = writeln!(out, "    {says} (docs/reference/import.md)");
                 }
             }
+        }
+        for Behind { place, upstream, request, requests } in &self.behind {
+            let _ =
+                writeln!(out, "{place}: behind {upstream}: {requests} requests are not compared; the first: {request}");
         }
         // A line without a request is no difference, but nothing is known of it.
         for untried in self.untried.iter().filter(|u| all || !u.is_left_out) {
@@ -260,6 +295,7 @@ impl Report {
             "requests": self.requests,
             "handshakes": self.handshakes,
             "differences": found,
+            "behind": self.behind,
             "not_asked": untried(false),
             "not_compared": untried(true),
             "stale": self.stale.iter().map(ToString::to_string).collect::<Vec<_>>(),
@@ -326,5 +362,21 @@ mod tests {
         assert!(!text.contains("[[accept]]"));
         report.accepts = true;
         assert!(report.to_text(false).contains("        [[accept]]  # /n.conf:7\n        differs = \"status\"\n"));
+    }
+
+    #[test]
+    fn what_is_behind_an_inner_server_has_one_line_for_each_line_of_the_original() {
+        let mut report = Report::new(Kind::Nginx);
+        let place = Place { file: "/n.conf".into(), line: 7 };
+        for path in ["a", "b"] {
+            report.add_behind(&place, "files", || format!("GET http://a/{path}"));
+        }
+        report.finish();
+        let text = report.to_text(false);
+        let wanted = "/n.conf:7: behind files: 2 requests are not compared; the first: GET http://a/a\n";
+        assert!(text.starts_with(wanted), "{text}");
+        assert_eq!(report.unannounced(), 0);
+        let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+        assert_eq!(json["behind"][0]["requests"], 2);
     }
 }

@@ -3,7 +3,7 @@
 use crate::accept::{Accepted, Sight};
 use crate::announce::{Case, Effects, announced, open};
 use crate::client::{Client, Seen};
-use crate::difference::{Aspect, CASES, PORTS, Setup, of_handshake, of_request};
+use crate::difference::{Aspect, CASES, PORTS, Setup, locked_out, of_handshake, of_request};
 use crate::draft::{Draft, LANES, Plan, Times, Untried};
 use crate::files::Files;
 use crate::network::{Addresses, Network, Program};
@@ -45,6 +45,8 @@ pub struct Options {
     pub translated: Option<PathBuf>,
     /// A file of differences that are accepted.
     pub accept: Option<PathBuf>,
+    /// Upstreams of the translation that are inner servers: they take the place of files, caches and the like of the original.
+    pub inner: Vec<String>,
     /// Most requests.
     pub most: usize,
     /// How long requests may take altogether.
@@ -108,6 +110,7 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
         Kind::Nginx => nginx::plan(&tree, &abilities),
         Kind::Haproxy => haproxy::plan(&tree, &abilities, &lists),
     };
+    plan.inner = translation::of_upstreams(&table, &options.inner)?;
     plan.spread();
     if plan.listeners.is_empty() {
         bail!("{}: no address on which {} listens", file.display(), kind.title());
@@ -121,6 +124,11 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
         Kind::Nginx => {
             nginx::prepare(&tree, &base, &named, &mut files)?;
             nginx::with_old_http2(&mut tree, &abilities);
+            for subject in nginx::subjects(&tree) {
+                if files.subject_client(&subject)? {
+                    break;
+                }
+            }
         }
         Kind::Haproxy => {
             haproxy::prepare(&tree, lists.folder(), &named, &mut files)?;
@@ -428,7 +436,7 @@ fn start_gateway(
 
 /// Sends everything to one program.
 fn look(side: &Side, plan: &Plan, http3: bool, files: &Files, end: Instant, count: &dyn Fn()) -> anyhow::Result<Saw> {
-    let client = Client::new(&side.network, &side.recorder, http3, &plan.mirrors, &files.known, &files.stranger)?;
+    let client = Client::new(&side.network, &side.recorder, http3, &plan.mirrors, files)?;
     let mut out = Saw { requests: Vec::new(), handshakes: Vec::new() };
     for (number, draft) in plan.drafts.iter().enumerate() {
         if Instant::now() > end {
@@ -444,6 +452,17 @@ fn look(side: &Side, plan: &Plan, http3: bool, files: &Files, end: Instant, coun
         out.handshakes.push(shakes);
     }
     Ok(out)
+}
+
+/// The inner server that answers a request, if it stands for what the original does itself, or for a server that the original asks. What
+/// the original refuses or redirects stays a difference. `asked`: whether the original asks a server.
+fn behind<'p>(draft: &Draft, there: &Seen, here: &Seen, asked: bool, plan: &'p Plan) -> Option<&'p str> {
+    let received = here.received.iter().rfind(|r| !plan.mirrors.contains(&r.address))?;
+    let upstream = plan.inner.get(&received.address)?;
+    let there = there.response.as_ref().ok()?.status;
+    let is_same = here.response.as_ref().is_ok_and(|r| r.status == there);
+    let stands = draft.files || matches!(there, 200..=299) || asked && is_same && !matches!(there, 401 | 403);
+    (stands && draft.times == Times::Once && !draft.claims).then_some(upstream.as_str())
 }
 
 fn judge(
@@ -464,6 +483,10 @@ fn judge(
         let asked = (asked(there), asked(here));
         let status = here.response.as_ref().map_or(0, |r| r.status);
         let mut found = of_request(draft, there, here, setup);
+        if let Some(upstream) = behind(draft, there, here, asked.0, plan).filter(|_| !found.is_empty()) {
+            report.add_behind(&draft.place, upstream, || draft.text());
+            continue;
+        }
         let moved =
             found.iter().find(|d| d.aspect == Aspect::Backend).map(|d| (d.original.clone(), d.translation.clone()));
         let moved = moved.as_ref().map(|(there, here)| (there.as_str(), here.as_str()));
@@ -491,15 +514,18 @@ fn judge(
         report.untried.push(Untried { place: place.clone(), why, is_left_out: false });
     }
     for (handshakes, (there, here)) in plan.handshakes.iter().zip(there.handshakes.iter().zip(&here.handshakes)) {
+        let locked = locked_out(there, here);
         for (there, here) in there.iter().zip(here) {
             report.handshakes += 1;
-            for difference in of_handshake(handshakes, there, here) {
+            for difference in of_handshake(handshakes, &locked, there, here) {
                 let (place, scope) = (&handshakes.listener.place, &handshakes.scope);
                 let (asked, moved, backends, status) = ((false, false), None, &plan.backends, 0);
                 let (draft, difference) = (None, &difference);
                 let case = Case { kind, place, scope, draft, difference, asked, moved, backends, effects, status };
                 let text = match &there.about {
-                    About::Name(Some(name)) => format!("handshake with {} for {name}", handshakes.listener.address),
+                    About::Name(Some(name)) | About::Suite(_, _, Some(name)) => {
+                        format!("handshake with {} for {name}", handshakes.listener.address)
+                    }
                     _ => format!("handshake with {}", handshakes.listener.address),
                 };
                 let by = announced(entries, &case);
@@ -520,6 +546,42 @@ fn judge(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::Response;
+    use crate::draft::cases::draft;
+    use crate::recorder::Received;
+
+    #[test]
+    fn an_inner_server_stands_for_files_and_not_for_refusals() {
+        let received = |address: &str| Received {
+            number: Some(1),
+            address: address.to_owned(),
+            tls: None,
+            proxy: None,
+            method: "GET".to_owned(),
+            target: "/".to_owned(),
+            headers: Vec::new(),
+            content: 0,
+        };
+        let seen = |status: u16, to: Option<&str>| Seen {
+            response: Ok(Response { status, ..Response::default() }),
+            tls: None,
+            received: to.map(received).into_iter().collect(),
+            refused: BTreeSet::new(),
+        };
+        let inner = BTreeMap::from([("127.0.0.1:8081".to_owned(), "files".to_owned())]);
+        let plan = Plan { inner, ..Plan::default() };
+        let here = seen(200, Some("127.0.0.1:8081"));
+        let is = |there: &Seen, files: bool, asked: bool| {
+            behind(&Draft { files, ..draft() }, there, &here, asked, &plan).is_some()
+        };
+        assert!(is(&seen(404, None), true, false) && is(&seen(200, None), false, false), "files");
+        assert!(is(&seen(200, Some("10.0.0.1:80")), false, true), "a cache");
+        for status in [301, 401, 403, 404, 429] {
+            assert!(!is(&seen(status, None), false, false), "{status}");
+        }
+        let other = seen(200, Some("10.0.0.1:80"));
+        assert_eq!(behind(&draft(), &seen(200, None), &other, false, &plan), None);
+    }
 
     #[test]
     fn what_a_program_does_not_know_is_found_in_what_it_says() {

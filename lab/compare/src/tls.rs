@@ -38,16 +38,22 @@ const SUITES_12: [(&str, u16); 6] = [
 ];
 
 /// Suites of TLS 1.2 that Sealane does not have.
-const SUITES_OLD: [(&str, u16); 10] = [
+const SUITES_OLD: [(&str, u16); 16] = [
     ("DHE-RSA-AES128-GCM-SHA256", 0x009e),
     ("DHE-RSA-AES256-GCM-SHA384", 0x009f),
     ("DHE-RSA-CHACHA20-POLY1305", 0xccaa),
     ("ECDHE-ECDSA-AES128-SHA", 0xc009),
+    ("ECDHE-ECDSA-AES128-SHA256", 0xc023),
     ("ECDHE-RSA-AES128-SHA", 0xc013),
+    ("ECDHE-RSA-AES256-SHA", 0xc014),
+    ("ECDHE-RSA-AES128-SHA256", 0xc027),
     ("ECDHE-RSA-AES256-SHA384", 0xc028),
     ("AES128-GCM-SHA256", 0x009c),
     ("AES256-GCM-SHA384", 0x009d),
     ("AES128-SHA", 0x002f),
+    ("AES256-SHA", 0x0035),
+    ("AES128-SHA256", 0x003c),
+    ("AES256-SHA256", 0x003d),
     ("DES-CBC3-SHA", 0x000a),
 ];
 
@@ -62,8 +68,8 @@ pub enum About {
     Name(Option<String>),
     /// Whether a version is accepted.
     Version(&'static str),
-    /// Whether a suite is accepted, and whether it is one that Sealane has.
-    Suite(&'static str, bool),
+    /// Whether a suite is accepted, and whether it is one that Sealane has. With a name: for a server with suites of its own.
+    Suite(&'static str, bool, Option<String>),
     /// Whether a group is accepted.
     Group(&'static str),
 }
@@ -89,11 +95,12 @@ pub fn shake(network: &Network, handshakes: &Handshakes, first: usize) -> anyhow
             negotiated: negotiate(network, listener, name.as_deref(), number)?,
         });
     }
-    let host = handshakes.names.iter().flatten().next().cloned().unwrap_or_default();
+    let first = handshakes.names.iter().flatten().next().cloned();
     let mut ask = |about: About, version: u16, tls13: bool, suites: &[u16], groups: &[u16]| {
         number += 1;
+        let named = if let About::Suite(_, _, Some(name)) = &about { Some(name.clone()) } else { first.clone() };
         // An address sends no name.
-        let host = if host.is_empty() { "192.0.2.1" } else { &host };
+        let host = named.as_deref().unwrap_or("192.0.2.1");
         let offer = Offer { legacy_version: version, tls13, suites, groups, host };
         let accepted = exchange(network, listener, &client_hello(&offer, [7; 32]), number);
         out.push(Shake { about, negotiated: judge(&offer, accepted) });
@@ -104,11 +111,13 @@ pub fn shake(network: &Network, handshakes: &Handshakes, first: usize) -> anyhow
         ask(About::Version(name), version, tls13, if tls13 { &all_13 } else { &all_12 }, &USUAL);
     }
     for (name, suite) in SUITES_13 {
-        ask(About::Suite(name, true), 0x0303, true, &[suite], &USUAL);
+        ask(About::Suite(name, true, None), 0x0303, true, &[suite], &USUAL);
     }
-    for (known, suites) in [(true, &SUITES_12[..]), (false, &SUITES_OLD[..])] {
-        for (name, suite) in suites {
-            ask(About::Suite(name, known), 0x0303, false, &[*suite], &USUAL);
+    for server in std::iter::once(None).chain(handshakes.with_suites.iter().cloned().map(Some)) {
+        for (known, suites) in [(true, &SUITES_12[..]), (false, &SUITES_OLD[..])] {
+            for (name, suite) in suites {
+                ask(About::Suite(name, known, server.clone()), 0x0303, false, &[*suite], &USUAL);
+            }
         }
     }
     if handshakes.chosen.groups {

@@ -238,6 +238,21 @@ fn urls(upstream: &Table) -> Vec<String> {
     servers.iter().filter_map(url).collect()
 }
 
+/// The addresses and Unix sockets of the servers of upstreams, with the name of the upstream.
+pub fn of_upstreams(table: &Table, names: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
+    let all: Vec<&Table> =
+        table.get("upstream").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table).collect();
+    let mut out = BTreeMap::new();
+    for name in names {
+        let is_named = |u: &&&Table| u.get("name").and_then(Value::as_str) == Some(name.as_str());
+        let Some(upstream) = all.iter().find(is_named) else {
+            bail!("--inner {name}: the translation has no [[upstream]] with this name");
+        };
+        out.extend(urls(upstream).iter().filter_map(|url| Some((crate::nginx::server(url)?, name.clone()))));
+    }
+    Ok(out)
+}
+
 /// The addresses of all servers.
 pub fn servers(table: &Table) -> Vec<SocketAddr> {
     let all = table.get("upstream").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -560,6 +575,18 @@ mod tests {
         let files = &table["host"][0]["error_page"];
         assert_eq!(files[0]["file"].as_str(), elsewhere.path().join("error-503.html").to_str());
         assert_eq!(files[1]["file"].as_str(), Some(path("old.txt").as_str()));
+    }
+
+    #[test]
+    fn an_inner_server_is_known_by_its_address() {
+        let text =
+            "[[upstream]]\nname = \"files\"\nservers = [\"http://127.0.0.1:8081\", { url = \"unix:/run/n.sock\" }]\n";
+        let table: Table = text.parse().unwrap();
+        let found = of_upstreams(&table, &["files".to_owned()]).unwrap();
+        let found: Vec<(&str, &str)> = found.iter().map(|(a, n)| (a.as_str(), n.as_str())).collect();
+        assert_eq!(found, [("127.0.0.1:8081", "files"), ("unix:/run/n.sock", "files")]);
+        let none = of_upstreams(&table, &["other".to_owned()]).unwrap_err();
+        assert!(none.to_string().contains("--inner other"), "{none}");
     }
 
     /// A setting that is a path, and that is not known here, would be looked for in the folder of the copy.

@@ -56,6 +56,10 @@ struct One {
     /// Accept the differences that this file lists; print the lines to add for the others
     #[arg(long, value_name = "FILE")]
     accept: Option<PathBuf>,
+    /// An upstream of the translation that does what the original did itself (files, a cache): print one line for each line of the
+    /// original whose requests this upstream answers; can be repeated
+    #[arg(long, value_name = "NAME", requires = "translated")]
+    inner: Vec<String>,
     /// Maximum number of requests
     #[arg(long, value_name = "N", default_value_t = 5000)]
     requests: usize,
@@ -88,6 +92,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         sealane: one.sealane,
         translated: one.translated,
         accept: one.accept,
+        inner: one.inner,
         most: one.requests,
         time: Duration::from_secs(one.time),
     };

@@ -652,6 +652,22 @@ pub(crate) fn admin_refused(config: &Config, running: &Places) -> impl Future<Ou
     }
 }
 
+/// What the configured user could not read at a reload, if root runs this check. This process becomes that user for good: what needs
+/// root comes before. `path`: the configuration.
+pub fn unreadable_at_reload(config: &Config, path: &Path) -> Vec<Warning> {
+    let warning = |message: String| Diagnostic {
+        severity: Severity::Warning,
+        file: path.display().to_string(),
+        line: 0,
+        column: 0,
+        message,
+        help: None,
+        excerpt: String::new(),
+        more: 0,
+    };
+    crate::run::user::unreadable_at_reload(config).into_iter().map(warning).collect()
+}
+
 /// What this machine, as it is now, would refuse when the gateway starts, and `check` says: addresses that are not
 /// its own, a file in the admin socket's place, a log that cannot be written.
 pub fn refused_here(config: &Config) -> Vec<Diagnostic> {

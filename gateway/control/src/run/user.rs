@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use rustix::fs::{Access, access};
 use sealane_sys::privileges::CapabilitySet;
 use std::fs::OpenOptions;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Who this process is going to be, if it is to be somebody else and can.
 pub(crate) fn to_become(config: &Config) -> Option<&RunAs> {
@@ -34,22 +34,11 @@ pub(crate) fn give(path: &Path, to: &RunAs) -> Result<()> {
 /// Becomes the configured user, if this is root; what only root could open is open by now.
 pub(crate) fn become_user(config: &Config, keep: CapabilitySet) -> Result<()> {
     let Some(run_as) = to_become(config) else { return Ok(()) };
-    let (name, gid) = (&run_as.user.name, run_as.gid);
-    sealane_sys::privileges::become_user(&run_as.user, gid, keep)
+    let name = &run_as.user.name;
+    sealane_sys::privileges::become_user(&run_as.user, run_as.gid, keep)
         .with_context(|| format!("cannot change to the user {name}"))?;
-    for file in config.files.iter().filter(|f| access(f.as_path(), Access::READ_OK).is_err()) {
-        // Metadata needs no permission for the file itself, only for its parents.
-        let is_closed = file.metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied);
-        let file = file.display();
-        match is_closed {
-            true => log::warn!(
-                "{name} has no permission to enter one of the parent folders of {file}, so a reload will fail: let {name} enter \
-                 them, as in `sudo setfacl -m u:{name}:rX FOLDER`, and let {name} read the file"
-            ),
-            false => log::warn!(
-                "{name} cannot read {file}, so a reload will fail: `sudo chgrp {gid} {file}; sudo chmod g+r {file}`"
-            ),
-        }
+    for warning in unreadable(config, run_as) {
+        log::warn!("{warning}");
     }
     if let AccessLogTarget::File(path) = &config.access_log {
         if OpenOptions::new().append(true).open(path).is_err() {
@@ -79,6 +68,38 @@ pub(crate) fn become_user(config: &Config, keep: CapabilitySet) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// What a reload could not read after a start by root. This process becomes the configured user for good.
+pub(crate) fn unreadable_at_reload(config: &Config) -> Vec<String> {
+    let Some(run_as) = to_become(config) else { return Vec::new() };
+    match sealane_sys::privileges::become_user(&run_as.user, run_as.gid, CapabilitySet::empty()) {
+        Ok(()) => unreadable(config, run_as),
+        // A root that may not do this (in containers) cannot find out.
+        Err(_) => Vec::new(),
+    }
+}
+
+/// For each file that a reload reads and this process cannot read, what to do.
+fn unreadable(config: &Config, run_as: &RunAs) -> Vec<String> {
+    let (name, gid) = (&run_as.user.name, run_as.gid);
+    let one = |file: &PathBuf| {
+        // Metadata needs no permission for the file itself, only for its parents.
+        let is_closed = file.metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied);
+        let file = file.display();
+        match is_closed {
+            true => format!(
+                "{name} has no permission to enter one of the parent folders of {file}, so a reload will fail: let {name} enter \
+                 them, as in `sudo setfacl -m u:{name}:rX FOLDER`, and let {name} read the file"
+            ),
+            false => {
+                format!(
+                    "{name} cannot read {file}, so a reload will fail: `sudo chgrp {gid} {file}; sudo chmod g+r {file}`"
+                )
+            }
+        }
+    };
+    config.files.iter().filter(|f| access(f.as_path(), Access::READ_OK).is_err()).map(one).collect()
 }
 
 fn folder_of(path: &Path) -> &Path {

@@ -287,7 +287,18 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
         let all = all.into_iter().filter(|(b, _)| own.is_some_and(|own| *b >= own));
         let names: Option<Vec<String>> = all.map(|(b, used)| rate_limit(import, &zone.0, zone.1, b, used)).collect();
         let Some(names) = names.filter(|names| !names.is_empty()) else {
-            import.decide(d, format!("this limit cannot be translated: {}", crate::report::RATE_LIMIT));
+            let burst = own.map_or_else(String::new, |n| {
+                format!(". Here, burst is {}: NGINX lets one request pass besides its burst", n.saturating_add(1))
+            });
+            import.decide(
+                d,
+                format!(
+                    "what this zone counts by, or its rate, cannot be translated: {}{burst}. To count by a header, and by the address without \
+                     this header, write two routes, one with headers = {{ X-Api-Key = true }}, and a limit for each. Clients that are not \
+                     limited belong into exempt",
+                    crate::report::RATE_LIMIT
+                ),
+            );
             continue;
         };
         match d.arguments().contains(&"nodelay") {

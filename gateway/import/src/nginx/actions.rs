@@ -1,7 +1,7 @@
 //! What a server or location does: `return`, `rewrite`, `if`, `proxy_pass`, `try_files`.
 
 use super::chosen;
-use super::conditions::{Condition, condition, parts};
+use super::conditions::{Condition, condition, of_variable, parts};
 use super::geo;
 use super::headers::{self, Changes};
 use super::locations::{Location, NewPath, Site, Step, Then, When};
@@ -10,7 +10,7 @@ use super::parser::Directive;
 use super::scope::{Import, Scope};
 use super::upstreams::{self, Protocol, Target};
 use super::variables::{expand, has_variables, target};
-use crate::output::{Action, Path, Route};
+use crate::output::{Action, Path, Route, list};
 use crate::paths::PathTest;
 use crate::patterns::{self, Expression, capture};
 use crate::values::{self, COOKIE};
@@ -537,17 +537,74 @@ fn cookies_differ<'d>(import: &mut Import<'d>, d: &'d Directive, any: &[(String,
 /// What is said where cookies are compared.
 pub(super) const COOKIES_DIFFER: &str = "cookies: the name of the cookie is in lower case, and if a request has several cookies of this name, all of them are compared";
 
+/// The settings to write in the place of an `if` that is not translated.
+fn instead(import: &Import, d: &Directive) -> Option<String> {
+    let condition = parts(d)?;
+    let returns = |status: &str| d.inner().iter().any(|d| d.name() == "return" && d.word(1) == Some(status));
+    if returns("503") {
+        return Some(
+            "if this is a maintenance page, write maintenance = { page = \"FILE\", retry_after = \"30m\", allow = [\"10.0.0.0/8\"] } in \
+             the host or route, with enabled = false until you need it; to change it, edit this setting and run `sealane reload`"
+                .to_owned(),
+        );
+    }
+    let map = import.maps.get(condition.variable.as_str()).copied();
+    let source = map.and_then(|m| m.word(1)).map(|w| w.replace(['{', '}', '$'], ""));
+    let variable = source.as_deref().unwrap_or(&condition.variable);
+    if variable.starts_with("ssl_client") {
+        return Some(
+            "write allow_certificate in the host or route. To compare the whole subject, write \"subject:CN=a.example,O=Example,C=DE\"; \
+             \"cn:a.example\" compares only the CN, which another certificate of the same authority can have, too"
+                .to_owned(),
+        );
+    }
+    if matches!(variable, "scheme" | "https") {
+        return Some(
+            "write two [[host]] with the same names, each with its own routes: one with listeners = [\":80\"], and one with \
+             listeners = [\":443\"] (the addresses of your listeners)"
+                .to_owned(),
+        );
+    }
+    if import.geos.contains_key(variable) {
+        return Some(
+            "write the addresses of the geo into allow or deny of the host or route, into allow of maintenance, or into exempt of a \
+             [[rate_limit]]"
+                .to_owned(),
+        );
+    }
+    let name = of_variable(variable).filter(|name| !name.starts_with(COOKIE) && (returns("403") || returns("401")))?;
+    let texts = match condition.operator.as_str() {
+        "!~" if map.is_none() => {
+            patterns::texts(&condition.value).filter(|all| all.iter().all(|text| is_allowed(text)))
+        }
+        _ => None,
+    };
+    let texts = texts.filter(|all| all.len() <= MAX_TEXTS).map_or_else(|| "[\"TEXT\", …]".to_owned(), |all| list(&all));
+    Some(format!(
+        "write allow_header = {{ {name} = {texts} }} in the host or route, with each value that may pass. Requests with another value, or \
+         without this header, get 403"
+    ))
+}
+
+/// Most values of a header that the report names.
+const MAX_TEXTS: usize = 16;
+
 fn unknown_if<'d>(import: &mut Import<'d>, d: &'d Directive) {
     let looks = ["(?!", "(?=", "(?<!", "(?<="].iter().any(|look| d.arguments().iter().any(|a| a.contains(look)));
-    let says = match looks {
-        true => {
+    let says = match (looks, instead(import, d)) {
+        (true, _) => {
             "Sealane's expressions have no look-ahead and no look-behind. Write two routes: first a route for \
-             the header values that the expression excludes, then a route for all other values; or let the \
-             server decide"
+                      the header values that the expression excludes, then a route for all other values; or let the \
+                      server decide"
+                .to_owned()
         }
-        false => {
+        (false, Some(advice)) => {
+            format!("this condition, or a directive in its block, cannot be translated: {advice}")
+        }
+        (false, None) => {
             "this condition, or a directive in its block, cannot be translated: let the server decide. Sealane \
-             can compare hosts, ports, methods, headers and cookies, and can refuse addresses"
+                          can compare hosts, ports, methods, headers and cookies, and can refuse addresses"
+                .to_owned()
         }
     };
     let map = parts(d).and_then(|p| import.maps.get(p.variable.as_str()).copied());

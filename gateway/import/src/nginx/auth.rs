@@ -50,7 +50,7 @@ pub(super) fn basic_auth<'d>(
         Some(why) => import.decide(file, why),
         None => import.same(file, "basic_auth.users"),
     }
-    import.differs(d, "basic_auth: the challenge has charset=\"UTF-8\", too");
+    import.differs(d, "basic_auth: the challenge has charset=\"UTF-8\", too. After 20 wrong passwords from an address, all its logins get 429 for some seconds");
     Ok(BasicAuth { users, allowed: None, realm, user_header: None, origin: d.place.clone() })
 }
 

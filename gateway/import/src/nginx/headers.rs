@@ -366,6 +366,15 @@ fn add_header<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, 
         return import.decide(d, cors(import, &value));
     }
     if has_variables(&value) || !is_name(name) || !is_value(&value) || FRAMING.contains(&lower.as_str()) {
+        if value.replace(['{', '}'], "") == "$request_id" {
+            return import.missing(
+                d,
+                format!(
+                    "write response = true and header = {} in [request_id]: responses of all hosts then have this header",
+                    quoted(name)
+                ),
+            );
+        }
         return match TELLING.contains(&lower.as_str()) {
             true => import.missing(d, "values of response headers must be constants: let the server send this header"),
             false => import.decide(d, NO_CONSTANT),
@@ -444,7 +453,7 @@ fn cors(import: &Import, value: &str) -> String {
     };
     format!(
         "write cors = {{ origins = [{list}], … }} in the host or route, with methods, headers and credentials as in the other \
-         Access-Control headers, and leave those headers out: the gateway then sends them, and answers preflights (OPTIONS) itself"
+         Access-Control headers, and leave those headers out: the gateway then sends them, and answers preflights (OPTIONS) itself: those of other origins get 403"
     )
 }
 

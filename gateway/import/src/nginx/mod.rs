@@ -194,6 +194,24 @@ impl<'d> Known<'d> {
     }
 }
 
+/// What to write in the place of a `geo` that no translated condition uses.
+const GEO: &str = "no setting has the name of this variable. Write its addresses where the variable decides: exempt of a [[rate_limit]] \
+     for clients that are not limited, allow of maintenance, allow or deny of a host or route";
+
+/// What is said of a directive that the import translates elsewhere, and for which nothing is written here.
+fn unused(d: &Directive) -> &'static str {
+    match d.name() {
+        "try_files" => "Sealane serves no files: see the location or server around it",
+        "access_log" | "log_format" => {
+            "[log] has one access log: connections of stream are in it with the method TCP, datagrams with UDP"
+        }
+        "limit_req_zone" | "limit_conn_zone" => {
+            "nothing that is translated uses this zone: see the directives that name it"
+        }
+        _ => "nothing that is translated depends on this directive; if you miss its effect, write the setting",
+    }
+}
+
 /// Gives every directive without an outcome that of the table.
 fn rest(import: &mut Import, block: &[Directive], known: &Known) {
     for d in block {
@@ -224,6 +242,7 @@ fn rest(import: &mut Import, block: &[Directive], known: &Known) {
                 }
                 Some(Kind::Missing(instead)) => (Outcome::NotTranslated, instead),
                 Some(Kind::Undecided(instead)) => (Outcome::Undecided, instead),
+                Some(Kind::Translated(_)) if d.name() == "geo" => (Outcome::Undecided, GEO),
                 Some(Kind::Translated(_)) if DECIDING.contains(&d.name()) => (
                     Outcome::Undecided,
                     "this directive decides about requests, and the import cannot translate it at this place: write Sealane settings that have the same effect",
@@ -231,9 +250,7 @@ fn rest(import: &mut Import, block: &[Directive], known: &Known) {
                 Some(Kind::Translated(_)) if d.inner().is_empty() && known.used.contains(&d.place) => {
                     (Outcome::Same, "translated where another line includes this file")
                 }
-                Some(Kind::Translated(_)) => {
-                    (Outcome::NotTranslated, "the import found no request that this directive applies to; check this")
-                }
+                Some(Kind::Translated(_)) => (Outcome::NotTranslated, unused(d)),
                 None => (Outcome::Undecided, crate::report::UNKNOWN),
             };
             import.report.say(d.id, outcome, says);

@@ -5,7 +5,7 @@ use super::locations::Site;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 use super::variables::has_variables;
-use crate::output::ErrorPage;
+use crate::output::{Action, ErrorPage};
 
 const FILES: &str =
     "the import translates only pages that are files, and did not find a file for this URI: write error_page";
@@ -52,7 +52,7 @@ pub(super) fn pages<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<
                 continue;
             }
         };
-        import.differs(d, "error_page: the page is for the gateway's own errors, not for responses of \"return\"");
+        import.differs(d, "error_page: a request with an ambiguous path (400) gets a plain text unless all routes of the host have the page");
         // Of servers' responses, only those from 500 are replaced.
         let (replaced, own): (Vec<u16>, Vec<u16>) =
             page.statuses.iter().partition(|s| intercept.is_some() && **s >= 500);
@@ -72,6 +72,19 @@ pub(super) fn pages<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<
         }
     }
     out
+}
+
+/// A response without a text, with the page that NGINX sends for its status.
+pub(super) fn with_page<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<'d>, action: Action) -> Action {
+    let Action::Respond { status, body, file: None, content_type: None, headers } = &action else { return action };
+    let number = status.to_string();
+    let is_grpc = scope.blocks().next().is_some_and(|b| b.iter().any(|d| d.name() == "grpc_pass"));
+    let all = if is_grpc || *status < 400 || !body.is_empty() { Vec::new() } else { scope.all(&["error_page"]) };
+    let found = all.into_iter().find(|d| d.arguments().contains(&number.as_str()));
+    let Some((d, page)) = found.and_then(|d| Some((d, page(site, d).ok()?))) else { return action };
+    import.same(d, "respond.file");
+    let (status, headers) = (*status, headers.clone());
+    Action::Respond { status, body: String::new(), file: Some(page.file), content_type: page.content_type, headers }
 }
 
 fn page(site: &Site, d: &Directive) -> Result<ErrorPage, &'static str> {

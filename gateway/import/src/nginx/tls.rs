@@ -44,17 +44,50 @@ pub(super) fn listener<'d>(import: &mut Import<'d>, members: &[Member<'_, 'd>]) 
         }
     }
     protocol(import, default, &mut tls);
+    let first_versions = default.scope.last("ssl_protocols").map_or(Versions::DEFAULT, |d| versions(&d.arguments()));
     for member in &members[1..] {
         for name in ["ssl_protocols", "ssl_ciphers", "ssl_ecdh_curve", "ssl_conf_command", "ssl_early_data"] {
             let (Some(d), first) = (member.scope.last(name), default.scope.last(name)) else { continue };
             match first {
                 Some(f) if f.id == d.id => {}
                 Some(f) if f.arguments() == d.arguments() => import.same(d, "the same as the default server's"),
+                _ if name == "ssl_ciphers" => suites_of_name(import, d, first, first_versions),
+                _ if name == "ssl_protocols" => import.differs(
+                    d,
+                    "the default server's versions apply to the whole address, as in NGINX before 1.29.2 (with OpenSSL 1.1.1 and newer)",
+                ),
                 _ => import.differs(d, "the default server's setting applies to the whole address, as in NGINX"),
             }
         }
     }
     tls
+}
+
+/// `ssl_ciphers` of a server that is not the default one. In TLS 1.2, NGINX takes the suites of the server whose name the client asks
+/// for; Sealane has one list for an address. `versions`: those of the address.
+fn suites_of_name<'d>(import: &mut Import<'d>, d: &'d Directive, first: Option<&'d Directive>, versions: Versions) {
+    if !versions.tls12 && versions.tls13 {
+        return import.same(d, "not used: the address has TLS 1.3 only");
+    }
+    let of = |d: &Directive| ciphers::tls12(d.word(1).unwrap_or(""));
+    let (own, others) = of(d);
+    let common = first.map_or_else(|| ciphers::all_tls12().to_vec(), |f| of(f).0);
+    match own.iter().any(|suite| common.contains(suite)) {
+        true => import.differs(
+            d,
+            format!(
+                "ciphers: the default server's suites of TLS 1.2 apply to the whole address; NGINX uses these for clients that ask for \
+                 this name{}",
+                if others { ". Clients that have none with ECDHE and AES-GCM or ChaCha20-Poly1305 are refused" } else { "" }
+            ),
+        ),
+        false => import.decide(
+            d,
+            "NGINX uses these suites for clients of TLS 1.2 that ask for this name, and this address of Sealane has none of them: clients \
+             without newer suites are refused. If there are such clients, let a server with these suites decrypt the connections: write a \
+             [[host]] with this server's names, passthrough = \"NAME\" and this listener in listeners; otherwise, remove only this entry",
+        ),
+    }
 }
 
 fn certificates<'d>(import: &mut Import<'d>, member: &Member<'_, 'd>, tls: &mut ListenerTls) {
@@ -102,6 +135,10 @@ fn certificates<'d>(import: &mut Import<'d>, member: &Member<'_, 'd>, tls: &mut 
     }
 }
 
+/// What is said of the authorities of clients.
+const X509_V1: &str = "client_auth.ca: Sealane refuses client certificates of X.509 version 1, which NGINX accepts: these clients could not \
+     connect. Look at each client's certificate: openssl x509 -noout -text -in CLIENT.crt | grep Version";
+
 /// Most intermediate certificates that Sealane takes from a client.
 const MAX_DEPTH: u32 = 6;
 
@@ -147,7 +184,7 @@ fn client_auth<'d>(import: &mut Import<'d>, member: &Member<'_, 'd>, alone: bool
     let mut auth = Settings::default();
     auth.set("mode", quoted(mode), &d.place);
     auth.set("ca", quoted(&import.path(file)), &ca.place);
-    import.differs(ca, "client_auth.ca: Sealane refuses client certificates of X.509 version 1, which NGINX accepts");
+    import.differs(ca, X509_V1);
     if let Some((d, file)) = crl {
         auth.set("crl", quoted(&import.path(file)), &d.place);
         import.same(d, "client_auth.crl");

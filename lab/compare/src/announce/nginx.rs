@@ -90,6 +90,10 @@ impl Case<'_> {
             "limit_req_dry_run" | "limit_conn_dry_run" => self.refuses_with("429"),
             "limit_req" | "limit_conn" | "limit_req_zone" | "limit_conn_zone" => undecided && self.is_limit(),
             "map" if different && is_of_claim => self.involves(argument) && made(),
+            // Keys of a map are compared in any case.
+            "map" if different && entry.says.contains("upper and lower case in paths") => {
+                !self.is_tls() && self.draft.is_some_and(|d| d.path.bytes().any(|b| b.is_ascii_uppercase()))
+            }
             "map" if different => match entry.says.contains("limited") {
                 true => self.is_limit(),
                 false => self.is_at_backend() && self.involves(argument) && made(),
@@ -203,7 +207,7 @@ impl Case<'_> {
             // A certificate is asked for under another name, or is refused in the handshake: over HTTP/2, the connection is closed.
             "ssl_verify_client" | "ssl_crl" => {
                 let other_name = self.draft.is_some_and(|d| d.sni.is_some());
-                let without = self.draft.is_some_and(|d| d.shown != Shown::Known);
+                let without = self.draft.is_some_and(|d| !matches!(d.shown, Shown::Known | Shown::Namesake));
                 let refused = |text: &str| text.starts_with("handshake refused") || text.starts_with("closed without");
                 let is_refusal = self.is(&[Aspect::Status])
                     && matches!(self.difference.original.as_str(), "400" | "403" | "421")
@@ -399,6 +403,15 @@ mod tests {
         let cookie = [entry(3, "undecided", "map $cookie_group $pool", "")];
         assert_eq!(by(&cookie, &draft(), &backend), None);
         assert_eq!(by(&cookie, &draft().with("Cookie", "a=1; group=b"), &backend), Some(3));
+    }
+
+    #[test]
+    fn a_map_of_paths_announces_paths_in_upper_case_alone() {
+        let says = "routes with \"exact\": Sealane distinguishes upper and lower case in paths; NGINX's map does not";
+        let entries = [entry(3, "different", "map $uri $new", says)];
+        let status = difference(Aspect::Status, "301", "404");
+        assert_eq!(line(&entries, &draft().at("/JOBS"), &status), Some(3));
+        assert_eq!(line(&entries, &draft().at("/jobs"), &status), None);
     }
 
     #[test]

@@ -639,7 +639,13 @@ impl<'p, 'n> Frontend<'p, 'n> {
         };
         let mut lines = global.1.clone();
         lines.insert(bind.place.clone());
-        plan.handshakes.push(Handshakes { listener: listener.clone(), names, chosen, scope: Arc::new(lines) });
+        plan.handshakes.push(Handshakes {
+            listener: listener.clone(),
+            names,
+            with_suites: Vec::new(),
+            chosen,
+            scope: Arc::new(lines),
+        });
     }
 }
 

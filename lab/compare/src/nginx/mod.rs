@@ -12,7 +12,7 @@ pub use plan::plan;
 pub use runnable::{Abilities, Paths, Runnable, prepare, runnable, with_included, with_old_http2};
 
 use crate::network::{ANY4, ANY6, host};
-use crate::tree::Node;
+use crate::tree::{Node, walk};
 use crate::words::is_dns_name;
 use std::net::{IpAddr, SocketAddr};
 
@@ -20,6 +20,22 @@ use std::net::{IpAddr, SocketAddr};
 pub(crate) fn http(tree: &[Node]) -> Vec<&Node> {
     let blocks: Vec<&Node> = tree.iter().filter(|n| n.name() == "http").flat_map(|n| n.inner()).collect();
     if blocks.is_empty() { tree.iter().collect() } else { blocks }
+}
+
+/// The subjects with which the configuration compares clients' certificates.
+pub(crate) fn subjects(tree: &[Node]) -> Vec<String> {
+    let mut out = Vec::new();
+    walk(tree, &mut |node| match node.name() {
+        "if" => {
+            let compared = variables::condition(node).filter(|(variable, ..)| variable == "ssl_client_s_dn");
+            out.extend(compared.filter(|(_, operator, _)| matches!(operator.as_str(), "=" | "!=")).map(|c| c.2));
+        }
+        "map" if node.word(1).trim_start_matches('$').trim_matches(['{', '}']) == "ssl_client_s_dn" => {
+            out.extend(node.inner().iter().map(|entry| entry.name().to_owned()));
+        }
+        _ => {}
+    });
+    out
 }
 
 /// What `listen` says of an address.

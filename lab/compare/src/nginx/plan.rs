@@ -13,6 +13,9 @@ use crate::words::is_dns_name;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// Most servers of one address, besides the first, whose suites are tried.
+const MAX_SUITES: usize = 20;
+
 /// What a configuration asks to be tried.
 pub fn plan(tree: &[Node], abilities: &Abilities) -> Plan {
     let mut plan = Plan::default();
@@ -141,10 +144,40 @@ fn handshakes(nodes: &[&Node], servers: &[Server<'_>], plan: &mut Plan) {
                 _ => {}
             }
         }
+        // A name that no server has, and a certificate for a whole domain may cover.
+        let parent = names.iter().flatten().filter_map(|n| n.split_once('.')).find(|(_, parent)| parent.contains('.'));
+        let beside = parent.map(|(_, parent)| format!("no-such-name.{parent}"));
+        names.extend(beside.map(Some));
         names.extend([Some("unknown.compare.invalid".to_owned()), None]);
         names.dedup();
-        plan.handshakes.push(Handshakes { listener: listener.clone(), names, chosen: says, scope: Arc::new(lines) });
+        let (listener, with_suites) = (listener.clone(), with_suites(&here, plan));
+        plan.handshakes.push(Handshakes { listener, names, with_suites, chosen: says, scope: Arc::new(lines) });
     }
+}
+
+/// A name of each server whose suites of TLS 1.2 are others than those of the first server with a name. NGINX takes the suites of the
+/// server whose name the client asks for.
+fn with_suites(here: &[&Server<'_>], plan: &mut Plan) -> Vec<String> {
+    let (mut lists, mut out) = (Vec::new(), Vec::new());
+    for server in here {
+        let chosen = server.node.all("ssl_ciphers").last();
+        let list = chosen.map(|n| n.word(1));
+        let mut hosts = server.names.iter().flat_map(|n| samples::host(n).unwrap_or_default());
+        let Some(name) = hosts.find(|h| is_dns_name(h) && h.contains('.')) else { continue };
+        if lists.contains(&list) {
+            continue;
+        }
+        lists.push(list);
+        match out.len() <= MAX_SUITES {
+            true => out.push(name),
+            false => plan.unasked(
+                chosen.map_or(&server.node.place, |n| &n.place),
+                format!("the suites of more than {MAX_SUITES} servers of one address"),
+            ),
+        }
+    }
+    // The first one is the name with which everything else is asked.
+    out.into_iter().skip(1).collect()
 }
 
 /// A connection that is relayed to an address of NGINX itself gets the answers of the server there.
@@ -214,7 +247,7 @@ fn streams(tree: &[Node], servers: &[Server<'_>], abilities: &Abilities, plan: &
 mod tests {
     use super::super::site::DEFAULT_CONTENT;
     use super::*;
-    use crate::draft::Over;
+    use crate::draft::{Behaviour, Over, Shown};
 
     fn node(line: u32, words: &[&str], block: Option<Vec<Node>>) -> Node {
         let place = Place { file: "n".into(), line };
@@ -330,5 +363,62 @@ mod tests {
             assert!(of(path).count() > 0 && of(path).all(|d| !d.files), "{path}");
         }
         assert!(plan.drafts.iter().any(|d| d.content == DEFAULT_CONTENT + 1), "NGINX's own limit");
+    }
+
+    #[test]
+    fn suites_are_tried_for_each_server_that_has_its_own() {
+        let server = |line: u32, name: &str, suites: Option<&str>| {
+            let mut block = vec![node(line, &["listen", "443", "ssl"], None), node(line, &["server_name", name], None)];
+            block.extend(suites.map(|s| node(line, &["ssl_ciphers", s], None)));
+            node(line, &["server"], Some(block))
+        };
+        let servers = vec![
+            server(2, "a.example", None),
+            server(3, "b.example", None),
+            server(4, "erp.shop.example", Some("AES128-SHA")),
+            server(5, "old.example", Some("AES128-SHA")),
+        ];
+        let plan = plan(&[node(1, &["http"], Some(servers))], &Abilities::default());
+        assert_eq!(plan.handshakes.len(), 1);
+        assert_eq!(plan.handshakes[0].with_suites, ["erp.shop.example"]);
+        assert!(plan.handshakes[0].names.contains(&Some("no-such-name.shop.example".to_owned())));
+    }
+
+    #[test]
+    fn upgrades_and_methods_behind_a_password_are_tried_and_what_cannot_be_is_named() {
+        let refuse = || Some(vec![node(9, &["return", "403"], None)]);
+        let pass = || node(8, &["proxy_pass", "http://10.0.0.1"], None);
+        let upload = vec![
+            node(6, &["if", "($scheme", "=", "http)"], refuse()),
+            node(7, &["auth_basic", "Staff"], None),
+            node(7, &["limit_except", "PUT"], Some(vec![node(7, &["deny", "all"], None)])),
+            pass(),
+        ];
+        let partner = vec![
+            node(11, &["if", "($partner", "=", "\"\")"], refuse()),
+            node(12, &["if", "($ssl_client_serial", "=", "01)"], refuse()),
+            pass(),
+        ];
+        let server = vec![
+            node(3, &["listen", "80"], None),
+            node(4, &["listen", "443", "ssl"], None),
+            node(5, &["location", "/upload/"], Some(upload)),
+            node(10, &["location", "/partner/"], Some(partner)),
+            node(13, &["location", "/old/"], Some(vec![node(13, &["proxy_pass", "http://10.0.0.1/erp/"], None)])),
+        ];
+        let map = node(2, &["map", "$ssl_client_s_dn", "$partner"], Some(vec![node(2, &["CN=a", "1"], None)]));
+        let plan =
+            plan(&[node(1, &["http"], Some(vec![map, node(2, &["server"], Some(server))]))], &Abilities::default());
+        let has = |port: u16, what: &dyn Fn(&Draft) -> bool| plan.drafts.iter().any(|d| d.to.port() == port && what(d));
+        for port in [80, 443] {
+            assert!(has(port, &|d| d.path == "/upload/" && d.headers.iter().any(|(n, _)| n == "Upgrade")), "{port}");
+            assert!(has(port, &|d| d.method == "PUT" && d.headers.iter().any(|(n, _)| n == "Authorization")), "{port}");
+        }
+        let why: Vec<(u32, &str)> = plan.untried.iter().map(|u| (u.place.line, u.why.as_str())).collect();
+        assert!(why.iter().any(|(line, why)| *line == 12 && why.contains("replaces the certificates")), "{why:?}");
+        assert!(has(443, &|d| d.place.line == 11 && d.shown == Shown::Namesake));
+        assert!(has(80, &|d| d.path == "/upload/" && d.behaviour == Behaviour::RedirectToItself));
+        assert!(has(80, &|d| d.path == "/old/" && d.behaviour == Behaviour::RedirectToPass));
+        assert!(!why.iter().any(|(line, _)| *line == 6), "each listener is asked: {why:?}");
     }
 }

@@ -59,6 +59,14 @@ const MAX_AT_ONCE: u64 = 300;
 /// NGINX's own limit.
 pub(super) const DEFAULT_CONTENT: u64 = 1 << 20;
 
+/// Variables that have one value for all requests at a listener.
+const OF_LISTENER: &[&str] = &["scheme", "https", "server_port"];
+
+/// A request that asks for a WebSocket.
+fn upgrade(draft: &Draft) -> Draft {
+    draft.clone().with("Connection", "upgrade").with("Upgrade", "websocket")
+}
+
 /// One server with what it needs.
 pub(super) struct Site<'s, 'n> {
     pub server: &'s Server<'n>,
@@ -337,12 +345,29 @@ impl<'n> Site<'_, 'n> {
         if passes || location.is_grpc() {
             self.headers(&draft, location, plan);
         }
+        // A method that is allowed may still ask for a password.
+        let asks = |n: &Node| n.name() == "auth_basic" && n.word(1) != "off";
+        let all = || self.nodes.iter().copied().chain(self.server.node.inner());
+        if all().chain(location.chain.iter().flat_map(|n| n.inner())).any(asks) {
+            for method in ["POST", "PUT", "DELETE"] {
+                let content = if method == "DELETE" { 0 } else { 3 };
+                let draft = draft.clone().with("Authorization", CREDENTIALS);
+                plan.push(Draft { method: method.to_owned(), content, ..draft });
+            }
+        }
         let asks = |n: &Node| n.all("auth_request").any(|a| a.word(1) != "off");
         if location.chain.iter().any(|n| asks(n)) || asks(self.server.node) {
             plan.push(Draft { behaviour: Behaviour::Forbidden, ..draft.clone() });
         }
         if passes {
-            for behaviour in [Behaviour::Redirect, Behaviour::RedirectToItself, Behaviour::Error, Behaviour::Missing] {
+            plan.push(upgrade(&draft));
+            let has_path =
+                |url: &str| !url.contains('$') && url.split_once("://").is_some_and(|(_, rest)| rest.contains('/'));
+            let itself = match node.all("proxy_pass").any(|p| has_path(p.word(1))) {
+                true => Behaviour::RedirectToPass,
+                false => Behaviour::RedirectToItself,
+            };
+            for behaviour in [Behaviour::Redirect, itself, Behaviour::Error, Behaviour::Missing] {
                 plan.push(Draft { behaviour, ..draft.clone() });
             }
         } else if location.is_grpc() {
@@ -371,6 +396,15 @@ impl<'n> Site<'_, 'n> {
             out.extend(there.iter().cloned());
         }
         Arc::new(out)
+    }
+
+    /// The variable of the client's certificate that an `if` compares, itself or by a `map`.
+    fn of_certificate(&self, node: &Node) -> Option<String> {
+        let (variable, ..) = condition(node)?;
+        let is_its = |n: &&Node| n.words.last().and_then(|w| w.strip_prefix('$')) == Some(variable.as_str());
+        let map = self.nodes.iter().copied().filter(|n| n.name() == "map").find(is_its);
+        let source = map.map_or(variable.as_str(), |n| n.word(1).trim_start_matches('$').trim_matches(['{', '}']));
+        source.starts_with("ssl_client").then(|| source.to_owned())
     }
 
     /// What an `if` asks to be tried: values of its variable, or, where a `map` or `geo` sets it, of what this reads.
@@ -406,7 +440,24 @@ impl<'n> Site<'_, 'n> {
                                 plan.push(Draft { scope, ..d });
                             }
                         }
-                        _ => plan.unasked(&node.place, "no request is made for its condition"),
+                        // Each location is asked for at each listener.
+                        _ if condition(node).is_some_and(|c| OF_LISTENER.contains(&c.0.as_str())) => {
+                            plan.push(Draft { place: node.place.clone(), ..draft.clone() });
+                        }
+                        _ => match self.of_certificate(node) {
+                            // The certificate of the run has a subject that the configuration names.
+                            Some(variable) if variable == "ssl_client_s_dn" => {
+                                for shown in [Shown::None, Shown::Known, Shown::Namesake] {
+                                    plan.push(Draft { place: node.place.clone(), shown, ..draft.clone() });
+                                }
+                            }
+                            Some(_) => plan.unasked(
+                                &node.place,
+                                "no request is made for its condition: the command replaces the certificates of clients. Try one that \
+                                 NGINX refuses",
+                            ),
+                            None => plan.unasked(&node.place, "no request is made for its condition"),
+                        },
                     }
                     self.block(draft, node, location, plan);
                 }
@@ -447,7 +498,7 @@ impl<'n> Site<'_, 'n> {
                     }
                 }
                 "ssl_verify_client" | "ssl_client_certificate" => {
-                    for shown in [Shown::Known, Shown::Stranger] {
+                    for shown in [Shown::Known, Shown::Namesake, Shown::Stranger] {
                         plan.push(Draft { shown, ..draft.clone() });
                     }
                 }

@@ -19,6 +19,14 @@ impl Wish {
     }
 }
 
+/// Most keys of a map that are tried in upper case, too.
+const MAX_UPPER: usize = 100;
+
+/// Whether a variable is a header, a cookie or a part of the query.
+fn is_of_client(variable: &str) -> bool {
+    ["http_", "cookie_", "arg_"].iter().any(|p| variable.starts_with(p)) && variable != "http_host"
+}
+
 /// Values that an operator tells apart: some that satisfy it, and one that does not.
 pub fn values(operator: &str, operand: &str) -> Option<Vec<String>> {
     Some(match operator {
@@ -82,6 +90,7 @@ pub fn of_map(node: &Node) -> Option<Vec<Wish>> {
             out.push(new);
         }
     };
+    let mut texts: Vec<&str> = Vec::new();
     for entry in node.inner() {
         let key = entry.name();
         match key {
@@ -96,9 +105,17 @@ pub fn of_map(node: &Node) -> Option<Vec<Wish>> {
                 None if key.starts_with("*.") || key.starts_with('.') => {
                     samples::host(key).unwrap_or_default().iter().for_each(|v| wish(v));
                 }
-                None => wish(key.strip_prefix('\\').unwrap_or(key)),
+                None => {
+                    let text = key.strip_prefix('\\').unwrap_or(key);
+                    texts.push(text);
+                    wish(text);
+                }
             },
         }
+    }
+    // NGINX compares texts in any case. Names of hosts have none.
+    if matches!(variable.as_str(), "uri" | "document_uri" | "request_uri") || is_of_client(&variable) {
+        texts.iter().take(MAX_UPPER).for_each(|text| wish(&text.to_ascii_uppercase()));
     }
     Some(out)
 }
@@ -152,4 +169,25 @@ pub fn grant(draft: &Draft, wish: &Wish) -> Option<Vec<Draft>> {
         }
     };
     Some(vec![one])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::cases::place;
+
+    #[test]
+    fn keys_of_a_map_of_paths_are_tried_in_upper_case_too() {
+        let node = |words: &[&str], block: Option<Vec<Node>>| {
+            let words = words.iter().map(|w| (*w).to_owned()).collect();
+            Node { place: place(1), words, block, from: None }
+        };
+        let entries = vec![node(&["default", ""], None), node(&["/jobs", "/karriere"], None)];
+        let values = |source: &str| -> Vec<String> {
+            let wishes = of_map(&node(&["map", source, "$new"], Some(entries.clone())));
+            wishes.unwrap().into_iter().map(|w| w.value).collect()
+        };
+        assert_eq!(values("$uri"), ["other", "/jobs", "/JOBS"]);
+        assert_eq!(values("$host"), ["other", "/jobs"]);
+    }
 }

@@ -1,7 +1,7 @@
 //! HTTP/2 of back-ends: by prior knowledge, or by ALPN. gRPC is answered with an empty message and trailers.
 
 use super::socket::Socket;
-use super::{Arrival, HEADER, HOLD, IDLE, Received, Reply, Shared, Told, requests_over_tls};
+use super::{Arrival, Asked, HEADER, HOLD, IDLE, Received, Reply, Shared, Told, requests_over_tls};
 use crate::draft::{GRPC, GRPC_MESSAGE};
 use bytes::Bytes;
 use h2::RecvStream;
@@ -108,7 +108,8 @@ async fn answer(
     let method = head.method.to_string();
     let target = head.uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string);
     let check = if told.is_empty() { shared.check(&arrival.address, &method, &target) } else { None };
-    let reply = Reply::new(word, &served, header("host"), arrival).of(check);
+    let asked = Asked { host: header("host"), path: target.split('?').next().unwrap_or_default() };
+    let reply = Reply::new(word, &served, asked, arrival).of(check);
     shared.note(Received {
         number,
         address: arrival.address.clone(),

@@ -838,6 +838,91 @@ fn the_configuration_of_the_second_trial_is_compared() {
     assert_eq!(output.status.code(), Some(0), "{lines}\n{}", text(&output));
 }
 
+/// The import of a file of NGINX, without its list of undecided directives.
+fn decided(file: &Path) -> String {
+    let output = sealane_interop::gateway::run(["import", "nginx", file.to_str().expect("plain")]);
+    let imported = String::from_utf8(output.stdout).expect("TOML is UTF-8");
+    match imported.split_once("undecided = [\n") {
+        Some((before, behind)) => format!("{before}{}", behind.split_once("\n]\n").expect("the list ends").1),
+        None => imported,
+    }
+}
+
+const OLD_TLS: &str = r"http {
+    ssl_certificate /nonexistent/all.pem;
+    ssl_certificate_key /nonexistent/all-key.pem;
+    server { listen 443 ssl; server_name www.example.com; location / { return 204; } }
+    server {
+        listen 443 ssl;
+        server_name erp.example.com;
+        ssl_ciphers AES128-SHA256:ECDHE-RSA-AES128-SHA256;
+        location / { return 204; }
+    }
+}
+";
+
+/// Each name is asked for with the suites of its own server: clients of one name could be locked out.
+#[test]
+fn clients_with_old_suites_that_are_locked_out_are_found() {
+    need!("nginx");
+    need_networks!();
+    let site = Site::new();
+    let file = site.file("nginx.conf", OLD_TLS);
+    let translated = site.file("decided.toml", decided(&file));
+    let output = compare("nginx", &file, &["--translated", translated.to_str().expect("plain"), "--unannounced"]);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("not announced: ECDHE-RSA-AES128-SHA256 for erp.example.com"), "{said}");
+    assert!(!said.contains("for www.example.com"), "{said}");
+    // Until it is decided, the report says it.
+    assert_eq!(compare("nginx", &file, &[]).status.code(), Some(0));
+}
+
+const SERVED: &str = r"http {
+    server {
+        listen 80;
+        server_name www.example.com;
+        location / { proxy_pass http://10.0.0.1:3000; proxy_set_header Host $host; }
+        location /static/ { root /srv; }
+        location /private/ { root /srv; deny all; }
+    }
+}
+";
+
+/// An inner server takes the place of files: one line for each location. What the original refuses, it must refuse, too.
+#[test]
+fn what_is_behind_an_inner_server_is_one_line_and_refusals_are_compared() {
+    need!("nginx");
+    need_networks!();
+    let site = Site::new();
+    let file = site.file("nginx.conf", SERVED);
+    let inner = "\n[[upstream]]\nname = \"files\"\nservers = [\"http://127.0.0.1:8081\"]\n";
+    let replaced = |status: u16| -> String {
+        let is = |line: &str| line.starts_with(&format!("respond = {{ status = {status}"));
+        let text = decided(&file);
+        assert!(text.lines().any(is), "{text}");
+        let lines: Vec<&str> = text.lines().map(|line| if is(line) { "upstream = \"files\"" } else { line }).collect();
+        lines.join("\n") + inner
+    };
+    let run = |name: &str, text: String| {
+        let translated = site.file(name, text);
+        let arguments = ["--translated", translated.to_str().expect("plain"), "--inner", "files", "--unannounced"];
+        compare("nginx", &file, &arguments)
+    };
+    let output = run("files.toml", replaced(501));
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let line = line_of(SERVED, "location /static/");
+    assert!(said.contains(&format!("nginx.conf:{line}: behind files: ")), "{said}");
+    let output = run("open.toml", replaced(403));
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(names_the_line(&said, &file, line_of(SERVED, "location /private/"), "status"), "{said}");
+    let open = site.path().join("open.toml");
+    let unknown = compare("nginx", &file, &["--translated", open.to_str().expect("plain"), "--inner", "none"]);
+    assert_eq!(unknown.status.code(), Some(2), "{}", text(&unknown));
+}
+
 /// What a person has decided is accepted by a file, which the command writes; what matches nothing is stale.
 #[test]
 fn accepted_differences_end_the_comparison_with_0() {

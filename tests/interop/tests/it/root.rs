@@ -151,7 +151,7 @@ fn a_user_that_may_read_and_write_can_go_on_with_everything() {
 }
 
 #[test]
-fn a_user_that_may_not_is_told_of_at_the_start() {
+fn a_user_that_may_not_is_told_of_by_the_check_and_at_the_start() {
     let ports = match low_ports(78) {
         Ok(ports) => ports,
         Err(why) => skip!("{why}"),
@@ -163,6 +163,11 @@ fn a_user_that_may_not_is_told_of_at_the_start() {
     std::fs::set_permissions(site.path(), std::fs::Permissions::from_mode(0o755)).expect("ours");
     let log = site.file("access.log", "");
     let config = |admin: &str| file(&site, admin, &ports[1..], &log, &backend.url());
+    // The check says it before the start.
+    let checked = site.file("checked.toml", config(""));
+    let output = sealane_interop::gateway::run(["check", "-c", checked.to_str().expect("plain")]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("ecdsa-key.pem, so a reload will fail"), "{said}");
     let mut gateway = Operated::start(&site, 1, config, ports[1]);
     // The socket is there before root is given up; who is answered is answered after.
     assert_eq!(gateway.status()["state"], "serving");

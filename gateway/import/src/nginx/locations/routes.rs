@@ -257,6 +257,7 @@ fn of_branch<'d>(
         // An `if` is a location of its own.
         let scope = if step.d.name() == "if" { scope.within(step.d.inner()) } else { scope.clone() };
         route.action = redirects::completed(import, site, &scope, step.d, route.action);
+        route.action = pages::with_page(import, site, &scope, route.action);
         headers::response(import, &scope, &mut changes);
         // Here nothing is chosen.
         changes.by_map.iter().for_each(|by_map| import.report.decide(by_map.id, headers::NO_CONSTANT));
@@ -293,7 +294,7 @@ fn of_branch<'d>(
             }
             // Nobody knows yet where it leads: no other route may take these requests meanwhile.
             if rewritten.is_some() {
-                entries.push(answering(import, &site.scope, path, Action::untranslated(), &place));
+                entries.push(answering(import, site, &site.scope, path, Action::untranslated(), &place));
             }
         }
         End::Internal(i) => {
@@ -304,7 +305,7 @@ fn of_branch<'d>(
             for d in l.d.inner() {
                 import.whole(d, crate::Outcome::Same, "clients get 404");
             }
-            entries.push(answering(import, &l.scope, path, Action::status(404), &place));
+            entries.push(answering(import, site, &l.scope, path, Action::status(404), &place));
         }
         End::Server => {
             let root = site.scope.last("root");
@@ -319,7 +320,7 @@ fn of_branch<'d>(
                 (None, Some(_)) => (Action::untranslated(), place),
                 (None, None) => (Action::status(404), place),
             };
-            let mut entry = answering(import, &site.scope, path, action, &place);
+            let mut entry = answering(import, site, &site.scope, path, action, &place);
             (entry.route.access, entry.route.forward_auth) = (checks.access, checks.forward_auth);
             (entry.route.basic_auth, entry.route.satisfy_any) = (checks.basic_auth, checks.any);
             entries.push(entry);
@@ -328,7 +329,7 @@ fn of_branch<'d>(
             let l = &site.locations[i];
             let action = Action::Redirect { to: format!("{sample}/{{query}}"), status: 301 };
             let action = redirects::completed(import, site, &l.scope, l.d, action);
-            entries.push(answering(import, &l.scope, path, action, &place));
+            entries.push(answering(import, site, &l.scope, path, action, &place));
         }
         End::Location(i) => {
             let fallback = site.fallback(i);
@@ -364,7 +365,15 @@ fn body_limit<'d>(import: &mut Import<'d>, site: &Site<'d>, selected: &[usize]) 
     (smallest != import.max_body).then(|| Some((http::shown_limit(smallest), d?.place.clone())))?
 }
 
-fn answering<'d>(import: &mut Import<'d>, scope: &Scope<'d>, path: &Path, action: Action, place: &Place) -> Entry {
+fn answering<'d>(
+    import: &mut Import<'d>,
+    site: &Site<'d>,
+    scope: &Scope<'d>,
+    path: &Path,
+    action: Action,
+    place: &Place,
+) -> Entry {
+    let action = pages::with_page(import, site, scope, action);
     let mut route = Route::new(path.clone(), action, place);
     let mut changes = Changes::default();
     headers::response(import, scope, &mut changes);
@@ -387,7 +396,7 @@ fn content<'d>(
     let l = &site.locations[i];
     if l.has_statistics() {
         access::moot(import, &l.scope, "not used: clients get 404 here, not the statistics");
-        entries.push(answering(import, &l.scope, path, Action::status(404), &l.d.place));
+        entries.push(answering(import, site, &l.scope, path, Action::status(404), &l.d.place));
         return;
     }
     let from = fallback.map_or(l, |named| &site.locations[named]);
@@ -413,7 +422,8 @@ fn content<'d>(
         checks.and(import, more, l.d);
     }
     if let Some(place) = checks.closed {
-        (route.action, route.origin) = (Action::status(403), place);
+        let action = pages::with_page(import, site, &l.scope, Action::status(403));
+        (route.action, route.origin) = (action, place);
         for d in l.d.inner() {
             import.whole(d, crate::Outcome::Same, "not used: all clients are refused");
         }

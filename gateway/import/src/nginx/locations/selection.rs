@@ -4,6 +4,7 @@
 use super::{Location, Matcher, Site, Step, Then, When};
 use crate::nginx::access;
 use crate::nginx::actions;
+use crate::nginx::http::everywhere;
 use crate::nginx::parser::Directive;
 use crate::nginx::scope::Import;
 use crate::output::Action;
@@ -381,7 +382,15 @@ impl<'d> Site<'d> {
     pub fn used_by_pages(&self, import: &mut Import<'d>, target: &str) {
         let named = |l: &&Location<'d>| matches!(&l.matcher, Matcher::Named(name) if name == target);
         if let Some(l) = self.locations.iter().find(named) {
-            import.whole(l.d, crate::Outcome::NotTranslated, "see the error_page that names it");
+            const SAYS: &str = "see the error_page that names it";
+            let mut tried = Vec::new();
+            everywhere(self.server.inner(), &["try_files"], &mut tried);
+            // No other request gets here.
+            if !tried.iter().any(|d| d.arguments().last() == Some(&target)) {
+                let rewrites = l.d.inner().iter().filter(|d| d.name() == "rewrite");
+                rewrites.for_each(|d| import.report.replace(d.id, crate::Outcome::NotTranslated, SAYS));
+            }
+            import.whole(l.d, crate::Outcome::NotTranslated, SAYS);
         }
     }
 
