@@ -74,6 +74,7 @@ pub(super) struct Extras {
     /// What belongs to the way to upstreams.
     also: Also,
     server_timing: Option<bool>,
+    upgrade: Option<bool>,
     /// `None` inside: it is off.
     compression: Option<Option<CompressionRule>>,
     /// [`u64::MAX`]: any size.
@@ -108,6 +109,7 @@ impl Extras {
             && !matches!(self.cors, Some(Some(_)))
             && self.also.is_empty()
             && self.server_timing != Some(true)
+            && self.upgrade != Some(false)
             && !matches!(self.compression, Some(Some(_)))
             && self.max_body.is_none()
     }
@@ -126,6 +128,7 @@ pub(super) fn extras(
     Extras {
         also: Also::read(section, label, upstreams, context),
         server_timing: section.optional(&m::server_timing),
+        upgrade: section.optional(&m::upgrade),
         compression: section.optional(&m::compression).map(|written| match written {
             Compression::Off => None,
             Compression::On(rule, span) => {
@@ -320,6 +323,7 @@ pub(super) fn table(
             "total_timeout",
             "min_body_rate",
             "server_timing",
+            "upgrade",
             "compression",
             "max_body_size",
             "allow_certificate",
@@ -388,6 +392,7 @@ pub(super) fn table(
             request: extras.request.into_iter().collect(),
             responses,
             rewrite: None,
+            upgrade: extras.upgrade.unwrap_or(true),
             rate_limits: extras.rate_limits,
             concurrency_limits: extras.concurrency_limits,
             maintenance: extras.maintenance.flatten(),
@@ -555,6 +560,7 @@ fn route(
             compression: own.compression.unwrap_or_else(|| host.compression.clone().flatten()),
         },
         rewrite: own.rewrite.map(|r| r.value),
+        upgrade: own.upgrade.or(host.upgrade).unwrap_or(true),
         rate_limits: rate::joined(&host.rate_limits, own.rate_limits),
         concurrency_limits: rate::joined(&host.concurrency_limits, own.concurrency_limits),
         maintenance: own.maintenance.unwrap_or_else(|| host.maintenance.clone().flatten()),

@@ -41,6 +41,8 @@ pub struct Route {
     pub responses: Responses,
     /// What becomes of the path.
     pub rewrite: Option<Rewrite>,
+    /// Clients may ask the upstream for WebSocket and other protocols.
+    pub upgrade: bool,
     /// Indices into the snapshot's rate limits; the request must pass all of them.
     pub rate_limits: Vec<usize>,
     /// Indices into the snapshot's concurrency limits; the request must pass all of them.

@@ -241,6 +241,10 @@ table! {
     /// head of the response, in milliseconds. Everybody who gets the response can read it. A route without
     /// `server_timing` uses the host's `server_timing`.
     server_timing: Flag = Flag, described("`false`; in a route the host's"), example(true);
+    /// Pass requests for WebSocket and other upgrades on to the upstream. With `false`, a request with `Upgrade` goes to the
+    /// upstream as an ordinary request without it (HTTP/1.1), and an extended CONNECT gets 501 (HTTP/2, HTTP/3). A route
+    /// without `upgrade` uses the host's `upgrade`. See [routing](page:routing#websocket-and-other-upgrades).
+    upgrade: Flag = Flag, described("`true`; in a route the host's"), example(false), aliases("websocket", "websockets");
     /// Which pages of other origins may read responses: a table, or `false` in a route. A route without `cors` uses
     /// the host's `cors`. For a route with `false`, preflights are requests like others: to let its servers answer them,
     /// `methods` of the route must contain `OPTIONS`. See [routing](page:routing#pages-of-other-origins).
