@@ -192,6 +192,12 @@ impl Edits {
         self.set.push((name.to_owned(), value.to_owned(), place.clone()));
     }
 
+    /// Takes out the removal of a header. The line that removes it.
+    pub fn take_removal(&mut self, name: &str) -> Option<Place> {
+        let at = self.remove.iter().position(|(n, _)| n.eq_ignore_ascii_case(name))?;
+        Some(self.remove.remove(at).1)
+    }
+
     /// Leaves a header as it is.
     pub fn forget(&mut self, name: &str) {
         self.remove.retain(|(n, _)| !n.eq_ignore_ascii_case(name));

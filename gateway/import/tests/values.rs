@@ -269,6 +269,36 @@ fn clients_without_a_certificate_are_refused() {
 }
 
 #[test]
+fn upgrades_reach_servers_only_where_they_do_in_the_original() {
+    const PASS: &str = "proxy_pass http://10.0.0.1; proxy_set_header Host $host;";
+    let upgrades = |imported: &Imported| imported.toml.matches("\nupgrade = ").count();
+    let asks = "proxy_set_header Upgrade $http_upgrade;";
+    for (more, is_passed) in [
+        ("", false),
+        (asks, false),
+        ("proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection close;", false),
+        ("proxy_set_header Upgrade \"\"; proxy_set_header Connection upgrade;", false),
+        ("proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection \"Upgrade\";", true),
+        ("proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $http_connection;", true),
+    ] {
+        let imported = of_nginx(&server(&format!("location / {{ {PASS} {more} }}")));
+        assert_eq!(imported.toml.contains("\nupgrade = false"), !is_passed, "{more}\n{}", imported.toml);
+        assert_eq!(upgrades(&imported), usize::from(!is_passed), "{more}\n{}", imported.toml);
+    }
+    // Once for the host, with exceptions.
+    let imported = of_nginx(&server(&format!(
+        "location / {{ {PASS} }} location /a/ {{ {PASS} }} \
+         location /ws/ {{ {PASS} {asks} proxy_set_header Connection upgrade; }}"
+    )));
+    says(&imported, &["path = \"/ws/\"", "upstream = \"10.0.0.1\"", "upgrade = true"]);
+    assert_eq!((upgrades(&imported), imported.toml.matches("\nupgrade = false").count()), (2, 1), "{}", imported.toml);
+    // HAProxy passes them on.
+    assert_eq!(upgrades(&of_haproxy(&frontend(""))), 0);
+    let removes = frontend(" http-request del-header Upgrade\n");
+    says(&of_haproxy(&removes), &["upstream = \"b\"", "upgrade = false"]);
+}
+
+#[test]
 fn copies_of_requests_go_to_a_mirror() {
     let text = |mirror: &str, more: &str| {
         server(&format!(

@@ -648,6 +648,7 @@ fn pass<'d>(
         None => (authority, uri, rewritten),
     };
     headers::request(import, site, scope, if grpc { "grpc_set_header" } else { "proxy_set_header" }, changes);
+    route.upgrade = Some(headers::upgrade(import, scope, d));
     let to = Target { protocol: if grpc { Protocol::Grpc } else { Protocol::Http }, tls, authority };
     if rewritten.is_some() && (uri.is_some() || has_variables(authority)) {
         return import.missing(

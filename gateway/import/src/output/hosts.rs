@@ -101,6 +101,15 @@ fn common(routes: &mut [Route]) -> Option<Route> {
         out.request = first;
         routes.iter_mut().for_each(|r| r.request = Edits::default());
     }
+    out.upgrade = routes.iter().find(|r| passes(r) && !r.passes_upgrade()).and_then(|r| r.upgrade.clone());
+    // Where one route refuses upgrades, the host does, too, and the other routes allow them: a route that is added later refuses them.
+    for route in routes.iter_mut() {
+        let is_open = route.action.passes() && route.passes_upgrade();
+        let place = route.upgrade.take().map_or_else(|| route.origin.clone(), |(_, place)| place);
+        if out.upgrade.is_some() && is_open {
+            route.upgrade = Some((true, place));
+        }
+    }
     match routes.iter().all(|r| r.response.same() == out.response.same()) {
         true => routes.iter_mut().for_each(|r| r.response = Edits::default()),
         false => out.response = Edits::default(),

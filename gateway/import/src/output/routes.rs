@@ -141,6 +141,8 @@ pub(crate) struct Route {
     pub pages: Vec<ErrorPage>,
     /// Another upstream that gets copies of requests.
     pub mirror: Option<Mirror>,
+    /// Whether servers get `Upgrade`, and the line that says so. `None`: they do, and no line says so.
+    pub upgrade: Option<(bool, Place)>,
     pub request: Edits,
     pub response: Edits,
     pub hsts: Option<(String, Place)>,
@@ -268,6 +270,7 @@ impl Route {
             template: None,
             pages: Vec::new(),
             mirror: None,
+            upgrade: None,
             request: Edits::default(),
             response: Edits::default(),
             hsts: None,
@@ -338,11 +341,11 @@ impl Route {
     pub fn does(&self) -> String {
         let rewrite = (self.rewrite.as_ref().map(|w| &w.0), self.template.as_ref().map(|w| &w.0));
         let hsts = self.hsts.as_ref().map(|h| &h.0);
-        let mirror = self.mirror.as_ref().map(Mirror::to_toml);
+        let (mirror, upgrade) = (self.mirror.as_ref().map(Mirror::to_toml), self.passes_upgrade());
         let (changes, checks, limits, pages) = (self.changes(), self.checks(), self.limits(), self.pages());
         let (body, compression) = (self.body_limit(), self.compression());
         format!(
-            "{:?} {rewrite:?} {limits:?} {body:?} {compression:?} {hsts:?} {changes} {checks} {pages:?} {mirror:?}",
+            "{:?} {rewrite:?} {limits:?} {body:?} {compression:?} {hsts:?} {changes} {checks} {pages:?} {mirror:?} {upgrade}",
             self.action
         )
     }
@@ -378,6 +381,11 @@ impl Route {
         self.compression.as_ref().map(|c| c.0.as_str())
     }
 
+    /// Whether a client can ask for WebSocket and other protocols.
+    pub fn passes_upgrade(&self) -> bool {
+        !matches!(self.upgrade, Some((false, _)))
+    }
+
     /// Whether servers get another path than the client's.
     pub fn rewrites(&self) -> bool {
         self.rewrite.is_some() || self.template.is_some()
@@ -392,6 +400,7 @@ impl Route {
             && self.max_body.is_none()
             && self.compression.is_none()
             && self.mirror.is_none()
+            && self.upgrade.is_none()
             && self.access.is_open()
             && self.forward_auth.is_none()
             && self.basic_auth.is_none())
@@ -419,6 +428,9 @@ impl Route {
     fn write_others(&self, out: &mut String) {
         if let Some((value, place)) = &self.hsts {
             line(out, &format!("hsts = {}", quoted(value)), Some(place));
+        }
+        if let Some((upgrade, place)) = &self.upgrade {
+            line(out, &format!("upgrade = {upgrade}"), Some(place));
         }
         if let Some((size, place)) = &self.max_body {
             line(out, &format!("max_body_size = {size}"), Some(place));

@@ -86,6 +86,7 @@ pub(super) fn routes_of(
     main.access = applied.access;
     if main.action.passes() {
         main.request = applied.request;
+        main.upgrade = main.request.take_removal("Upgrade").map(|place| (false, place));
         main.rewrite = applied.rewrite.filter(|_| matches!(path, Path::Below(_)));
         main.template = applied.template;
     }
@@ -115,6 +116,7 @@ pub(super) fn routes_of(
         other.access = then.access;
         if other.action.passes() {
             other.request = then.request;
+            other.upgrade = other.request.take_removal("Upgrade").map(|place| (false, place));
             other.rewrite = then.rewrite.filter(|_| matches!(path, Path::Below(_)));
             other.template = then.template;
         }

@@ -923,6 +923,10 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, tls: bool, report: &mut Report, 
             }
         }
         Edit::Remove(name) => {
+            if request && name.eq_ignore_ascii_case("upgrade") {
+                edits.remove(name, place);
+                return report.same(id, "upgrade = false");
+            }
             if FRAMING.contains(&name.to_ascii_lowercase().as_str()) {
                 return report.same(id, "the gateway manages this");
             }
