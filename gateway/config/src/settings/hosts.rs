@@ -147,8 +147,9 @@ table! {
 
     /// Names of the client certificates that are allowed, as in `names` of `client_auth`; all other clients are
     /// refused. A name is `"dns:app.example.com"` (or a pattern), `"uri:spiffe://example.com/ns/prod/*"`,
-    /// `"email:a@example.com"` or `"cn:alice"`. `"any"` allows every certificate that the listener accepts: with it,
-    /// one route can require a certificate while other routes do not. The listener must ask for certificates
+    /// `"email:a@example.com"`, `"subject:CN=alice,O=Example,C=DE"` (the whole subject), `"issuer:CN=Example CA"` or
+    /// `"cn:alice"` (weaker than the subject: any organization). `"any"` allows every certificate that the listener accepts:
+    /// with it, one route can require a certificate while other routes do not. The listener must ask for certificates
     /// (`client_auth`). The listener, the host and the route must all allow the request.
     allow_certificate: Strings = Strings, example(["dns:*.clients.example.com", "uri:spiffe://example.com/ns/prod/*"]);
     /// Names of client certificates that are refused, even if `allow_certificate` names them.
