@@ -234,12 +234,34 @@ fn clients_without_a_certificate_are_refused() {
         let imported = of_nginx(&text(&format!("if ({condition}) {{ return 403; }} location / {{ {pass} }}")));
         says(&imported, &["allow_certificate = [\"any\"]"]);
     }
-    for condition in ["$ssl_client_verify = FAILED", "$ssl_client_verify ~ SUCC", "$ssl_client_s_dn != CN=a"] {
+    for condition in ["$ssl_client_verify = FAILED", "$ssl_client_verify ~ SUCC", "$ssl_client_s_dn = CN=a"] {
         undecided(&of_nginx(&text(&format!("if ({condition}) {{ return 403; }} location / {{ {pass} }}"))));
     }
     undecided(&of_nginx(&text(&format!(
         "if ($ssl_client_verify != SUCCESS) {{ return 302 https://login.example/; }} location / {{ {pass} }}"
     ))));
+    for (condition, wanted) in [
+        ("$ssl_client_s_dn != \"CN=a,O=B C\"", "allow_certificate = [\"subject:CN=a,O=B C\"]"),
+        ("$ssl_client_i_dn_legacy != /C=DE/CN=CA", "allow_certificate = [\"issuer:CN=CA,C=DE\"]"),
+    ] {
+        says(&of_nginx(&text(&format!("location / {{ if ({condition}) {{ return 403; }} {pass} }}"))), &[wanted]);
+    }
+    let by_map = |entries: &str| {
+        let text = text(&format!("location / {{ if ($partner = \"\") {{ return 403; }} {pass} }}"));
+        of_nginx(&text.replacen("http {", &format!("http {{ map $ssl_client_s_dn $partner {{ {entries} }}"), 1))
+    };
+    says(
+        &by_map("default \"\"; \"CN=a,O=B\" a; \"cn=c,o=D\" c; CN=x \"\";"),
+        &["allow_certificate = [\"subject:CN=a,O=B\", \"subject:CN=c,O=D\"]"],
+    );
+    for entries in [
+        "default a; CN=b \"\";",
+        "default \"\"; ~CN=a a;",
+        "default \"\"; \"CN=a, O=b\" a;",
+        "default \"\"; \"\" a;",
+    ] {
+        undecided(&by_map(entries));
+    }
     let bind = " bind :443 ssl crt a.pem verify optional ca-file ca.pem\n";
     let with = |rules: &str| of_haproxy(&frontend(&format!("{bind}{rules}")).replace(" bind :80\n", ""));
     says(

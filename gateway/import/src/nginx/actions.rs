@@ -480,6 +480,14 @@ pub(super) fn if_step<'d>(
             }
             return Some(Step { d, when: When::NoCertificate, then: Then::Answer(action) });
         }
+        (Condition::OtherCertificate(_), Some(asked)) if !asked.tls => return constant(import, true),
+        (Condition::OtherCertificate(names), _) if action.is_refusal() => {
+            match action == Action::status(403) {
+                true => import.same(d, "allow_certificate"),
+                false => import.differs(d, "allow_certificate: the status is 403"),
+            }
+            return Some(Step { d, when: When::OtherCertificate(names), then: Then::Answer(action) });
+        }
         (Condition::Method(list, is), _) => When::Method(list, is),
         (Condition::Values(any), _) => {
             if any.iter().any(|(_, rule)| rule == "true") {

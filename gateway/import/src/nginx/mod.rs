@@ -31,6 +31,7 @@ mod tls;
 mod upstreams;
 mod variables;
 
+pub(crate) use conditions::of_certificate;
 pub(crate) use headers::{FRAMING, is_name, is_value};
 pub use table::DIRECTIVES;
 pub(crate) use variables::parts_of;

@@ -243,6 +243,7 @@ fn of_branch<'d>(
         let refused = match &step.when {
             When::Clients(clients) => Some(access.refuse(clients, &step.d.place)),
             When::NoCertificate => Some(access.require(&Certificate::Any, &step.d.place)),
+            When::OtherCertificate(names) => Some(access.require(&Certificate::Named(names.clone()), &step.d.place)),
             When::OtherValue(name, value) => Some(access.require_header(name, value, &step.d.place)),
             _ => None,
         };
@@ -276,6 +277,7 @@ fn of_branch<'d>(
             | When::Expression(_)
             | When::Clients(_)
             | When::NoCertificate
+            | When::OtherCertificate(_)
             | When::OtherValue(..) => Methods::Any,
         };
         entries.push(Entry { methods, route });
