@@ -14,6 +14,7 @@ use super::pages;
 use super::paths::{compiled_once, groups_exist, pattern, with_methods};
 use super::rate;
 use super::redirects::{self, RedirectTables};
+use super::response_rewrites;
 use super::settings::{actions as a, host as h, messages as m, route as r};
 use super::shadowed::{ByPath, Entry};
 use super::snippets;
@@ -79,6 +80,7 @@ pub(super) struct Extras {
     compression: Option<Option<CompressionRule>>,
     /// [`u64::MAX`]: any size.
     max_body: Option<u64>,
+    rewrites: response_rewrites::Written,
 }
 
 impl Extras {
@@ -91,6 +93,7 @@ impl Extras {
             cors: self.cors.clone().flatten(),
             server_timing: self.server_timing.unwrap_or_default(),
             compression: self.compression.clone().flatten(),
+            rewrites: self.rewrites.rule(),
         }
     }
 
@@ -112,6 +115,7 @@ impl Extras {
             && self.upgrade != Some(false)
             && !matches!(self.compression, Some(Some(_)))
             && self.max_body.is_none()
+            && self.rewrites.rule().is_none()
     }
 }
 
@@ -137,6 +141,7 @@ pub(super) fn extras(
             }
         }),
         max_body: section.optional(&m::max_body_size).map(unlimited),
+        rewrites: response_rewrites::Written::read(section),
         access: access::read_of_requests(section, &mut routes.access),
         request: section.table(&m::request_headers).and_then(|table| {
             let span = table.span.clone();
@@ -324,6 +329,9 @@ pub(super) fn table(
             "min_body_rate",
             "server_timing",
             "upgrade",
+            "rewrite_location",
+            "rewrite_cookie_path",
+            "rewrite_cookie_domain",
             "compression",
             "max_body_size",
             "allow_certificate",
@@ -558,6 +566,7 @@ fn route(
             cors: own.cors.unwrap_or_else(|| host.cors.clone().flatten()),
             server_timing: own.server_timing.or(host.server_timing).unwrap_or_default(),
             compression: own.compression.unwrap_or_else(|| host.compression.clone().flatten()),
+            rewrites: own.rewrites.or(&host.rewrites).rule(),
         },
         rewrite: own.rewrite.map(|r| r.value),
         upgrade: own.upgrade.or(host.upgrade).unwrap_or(true),

@@ -9,6 +9,7 @@ use crate::lane_state::LaneListener;
 use crate::latency::Place;
 use crate::pages::{ErrorPage, Maintenance};
 use crate::patterns::Groups;
+use crate::response_rewrites::ResponseRewrites;
 use crate::snapshot::{Action, Routing};
 use crate::templates::{Origin, Template};
 use sealane_http::{FieldError, Fields, Known, RequestHead};
@@ -86,6 +87,8 @@ pub struct Responses {
     pub server_timing: bool,
     /// Which of them are compressed.
     pub compression: Option<CompressionRule>,
+    /// What is changed in those of upstreams.
+    pub rewrites: Option<Box<ResponseRewrites>>,
 }
 
 impl Responses {

@@ -12,6 +12,7 @@ use crate::forwarding::{self, Mirror};
 use crate::pages;
 use crate::paths::{self, Written};
 use crate::redirects as tables;
+use crate::response_rewrites as rewritten;
 use crate::upstream::{Entry, entries, entries_shape};
 use sealane_http::coding::Coding;
 use sealane_proxy::access::HeaderCondition;
@@ -19,6 +20,7 @@ use sealane_proxy::balance::HashKey;
 use sealane_proxy::compression::MediaTypes;
 use sealane_proxy::cors::OriginPattern;
 use sealane_proxy::redirects::RedirectTable;
+use sealane_proxy::response_rewrites::Pair;
 use sealane_proxy::rules::{Piece, Redirect};
 
 table! {
@@ -246,6 +248,20 @@ table! {
     /// upstream as an ordinary request without it (HTTP/1.1), and an extended CONNECT gets 501 (HTTP/2, HTTP/3). A route
     /// without `upgrade` uses the host's `upgrade`. See [routing](page:routing#websocket-and-other-upgrades).
     upgrade: Flag = Flag, described("`true`; in a route the host's"), example(false), aliases("websocket", "websockets");
+    /// A table of URLs or paths of servers, and of those in their place, in the headers `Location` and `Refresh` of upstreams'
+    /// responses. A header that begins with a key of the table begins with its value instead. If several keys match, the
+    /// longest key applies. A route without `rewrite_location` uses the host's table. See
+    /// [routing](page:routing#addresses-in-responses).
+    rewrite_location: Own<Vec<Pair>> = Own(rewritten::locations, || Shape::Map(Box::new(Shape::Text(None)))),
+        example({ "http://10.0.0.1:8080/app/" = "/" }), aliases("proxy_redirect");
+    /// A table of paths: the attribute `Path` of cookies in upstreams' responses. It works as `rewrite_location` does. A route
+    /// without `rewrite_cookie_path` uses the host's table.
+    rewrite_cookie_path: Own<Vec<Pair>> = Own(rewritten::cookie_paths, || Shape::Map(Box::new(Shape::Text(None)))),
+        example({ "/app/" = "/" }), aliases("proxy_cookie_path");
+    /// A table of domains: the attribute `Domain` of cookies in upstreams' responses. The whole domain must be equal; case
+    /// and a dot at the beginning make no difference. A route without `rewrite_cookie_domain` uses the host's table.
+    rewrite_cookie_domain: Own<Vec<Pair>> = Own(rewritten::cookie_domains, || Shape::Map(Box::new(Shape::Text(None)))),
+        example({ "app.internal" = "example.com" }), aliases("proxy_cookie_domain");
     /// Which pages of other origins may read responses: a table, or `false` in a route. A route without `cors` uses
     /// the host's `cors`. For a route with `false`, preflights are requests like others: to let its servers answer them,
     /// `methods` of the route must contain `OPTIONS`. See [routing](page:routing#pages-of-other-origins).

@@ -23,6 +23,9 @@ pub(crate) fn add_response_headers(
     let secure = connections.client_of(x.client_stream).is_some_and(|c| c.is_secure());
     let (mut tells_times, mut compresses) = (false, false);
     if let Some(responses) = x.routed.responses() {
+        if let (Some(rewrites), false) = (&responses.rewrites, ours) {
+            rewrites.apply(&mut x.response.fields);
+        }
         responses.finish(&mut x.response.fields, &x.routed.cors, secure);
         (tells_times, compresses) = (responses.server_timing, responses.compression.is_some());
     }
