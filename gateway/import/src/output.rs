@@ -7,7 +7,7 @@ mod snippets;
 
 pub(crate) use hosts::Host;
 pub(crate) use order::{Entry, Methods, entries_of, in_order, joined};
-pub(crate) use routes::{Action, BasicAuth, ErrorPage, ForwardAuth, Mirror, Path, Route, Split};
+pub(crate) use routes::{Action, BasicAuth, ErrorPage, ForwardAuth, Mirror, Path, Rewrites, Route, Split};
 
 use crate::addresses::Access;
 use crate::report::{Place, Report};

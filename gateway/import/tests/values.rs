@@ -559,6 +559,56 @@ fn expressions_of_haproxy_are_compared_between_commas() {
 }
 
 #[test]
+fn addresses_in_responses_become_those_of_clients() {
+    const HOST: &str = "proxy_set_header Host $host;";
+    let of = |more: &str| of_nginx(&server(&format!("location / {{ return 404; }} location /terminal/ {{ {more} }}")));
+    let location = |imported: &Imported| {
+        let lines = imported.toml.lines().filter_map(|l| l.strip_prefix("rewrite_location = "));
+        lines.map(|l| l.split("  # ").next().unwrap_or("").to_owned()).collect::<Vec<_>>()
+    };
+    for (more, wanted) in [
+        (
+            format!("proxy_pass http://10.0.0.1:8080/erp/terminal/; {HOST}"),
+            Some("{ \"http://10.0.0.1:8080/erp/terminal/\" = \"/terminal/\" }"),
+        ),
+        // The server knows its own address only if it gets no other Host.
+        ("proxy_pass http://10.0.0.1;".to_owned(), Some("{ \"http://10.0.0.1/\" = \"/\" }")),
+        (format!("proxy_pass http://10.0.0.1; {HOST}"), None),
+        (format!("proxy_pass http://10.0.0.1/erp/; {HOST} proxy_redirect off;"), None),
+        (
+            format!(
+                "proxy_pass http://10.0.0.1; {HOST} proxy_redirect http://a.internal/ $scheme://$host/; \
+                 proxy_redirect http:// https://;"
+            ),
+            Some("{ \"http://a.internal/\" = \"/\", \"http://\" = \"https://\" }"),
+        ),
+        (
+            format!("proxy_pass http://10.0.0.1/erp/; {HOST} proxy_redirect default;"),
+            Some("{ \"http://10.0.0.1/erp/\" = \"/terminal/\" }"),
+        ),
+        ("proxy_pass http://10.0.0.1$request_uri;".to_owned(), None),
+    ] {
+        let imported = of(&more);
+        assert_eq!(location(&imported), wanted.into_iter().collect::<Vec<_>>(), "{more}\n{}", imported.toml);
+    }
+    let expression = of(&format!("proxy_pass http://10.0.0.1; {HOST} proxy_redirect ~^http://a/(.*)$ /$1;"));
+    assert!(expression.report.to_text(false).contains("not translated: proxy_redirect"), "{}", expression.toml);
+    let cookies = of(&format!(
+        "proxy_pass http://10.0.0.1; {HOST} proxy_cookie_path /erp/ /; proxy_cookie_domain .erp.internal example.com;"
+    ));
+    says(
+        &cookies,
+        &[
+            "rewrite_cookie_path = { \"/erp/\" = \"/\" }",
+            "rewrite_cookie_domain = { \"erp.internal\" = \"example.com\" }",
+        ],
+    );
+    for cookie in ["proxy_cookie_path ~^/erp/(.*)$ /$1;", "proxy_cookie_domain erp.internal $host;"] {
+        undecided(&of(&format!("proxy_pass http://10.0.0.1; {HOST} {cookie}")));
+    }
+}
+
+#[test]
 fn what_protects_is_not_dropped() {
     // Attributes of cookies.
     undecided(&of_nginx(&server(

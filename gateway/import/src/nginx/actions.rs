@@ -7,6 +7,7 @@ use super::headers::{self, Changes};
 use super::locations::{Location, NewPath, Site, Step, Then, When};
 use super::maps;
 use super::parser::Directive;
+use super::responses;
 use super::scope::{Import, Scope};
 use super::upstreams::{self, Protocol, Target};
 use super::variables::{expand, has_variables, target};
@@ -658,6 +659,7 @@ fn pass<'d>(
     headers::request(import, site, scope, if grpc { "grpc_set_header" } else { "proxy_set_header" }, changes);
     route.upgrade = Some(headers::upgrade(import, scope, d));
     let to = Target { protocol: if grpc { Protocol::Grpc } else { Protocol::Http }, tls, authority };
+    route.rewrites = responses::rewrites(import, l, d, &to, uri, changes.host.as_ref());
     if rewritten.is_some() && (uri.is_some() || has_variables(authority)) {
         return import.missing(
             d,

@@ -31,7 +31,7 @@ impl Host {
         let common = common(&mut routes);
         let own = routes
             .iter()
-            .position(|r| r.is_everything() && !r.rewrites() && !r.has_extras() && r.pages.is_empty())
+            .position(|r| r.is_everything() && !r.rewrites_path() && !r.has_extras() && r.pages.is_empty())
             .map(|i| routes.remove(i));
         Written { host: self, common, own, routes }
     }
@@ -123,7 +123,12 @@ fn common(routes: &mut [Route]) -> Option<Route> {
         true => routes.iter_mut().for_each(|r| r.max_body = None),
         false => out.max_body = None,
     }
-    // Only responses of servers are compressed.
+    // Only responses of servers are changed, and compressed.
+    out.rewrites = routes.iter().find(|r| passes(r)).map(|r| r.rewrites.clone()).unwrap_or_default();
+    match routes.iter().filter(|r| passes(r)).all(|r| r.rewrites() == out.rewrites()) {
+        true => routes.iter_mut().for_each(|r| r.rewrites.clear()),
+        false => out.rewrites.clear(),
+    }
     out.compression = routes.iter().find(|r| passes(r)).and_then(|r| r.compression.clone());
     match routes.iter().filter(|r| passes(r)).all(|r| r.compression() == out.compression()) {
         true => routes.iter_mut().for_each(|r| r.compression = None),

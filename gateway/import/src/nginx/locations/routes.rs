@@ -440,8 +440,9 @@ fn content<'d>(
         }
         route.mirror = mirrors::mirror(import, site, &from.scope, &route);
         route.pages = pages::pages(import, site, &from.scope);
-        if route.action.passes() {
-            route.compression = compression::compression(import, &from.scope);
+        match route.action.passes() {
+            true => route.compression = compression::compression(import, &from.scope),
+            false => route.rewrites.clear(),
         }
         let add = |to: &mut Vec<(String, Place)>, more: Vec<(String, Place)>| {
             let new: Vec<_> = more.into_iter().filter(|(name, _)| !to.iter().any(|(n, _)| n == name)).collect();
