@@ -88,6 +88,7 @@ impl Extras {
     pub fn responses(&self) -> Responses {
         Responses {
             edits: self.response.iter().cloned().collect(),
+            host_edits: usize::from(self.response.is_some()),
             hsts: self.hsts.clone(),
             error_pages: self.error_pages.clone(),
             cors: self.cors.clone().flatten(),
@@ -561,6 +562,7 @@ fn route(
         request: join(&host.request, own.request),
         responses: Responses {
             edits: join(&host.response, own.response),
+            host_edits: usize::from(host.response.is_some()),
             hsts: own.hsts.or_else(|| host.hsts.clone()),
             error_pages: own.error_pages.into_iter().chain(host.error_pages.iter().cloned()).collect(),
             cors: own.cors.unwrap_or_else(|| host.cors.clone().flatten()),

@@ -77,6 +77,8 @@ impl Route {
 pub struct Responses {
     /// Changes to the fields, for the client, one after the other.
     pub edits: Vec<FieldEdits>,
+    /// How many of these are the host's, which come first.
+    pub host_edits: usize,
     /// The value of `Strict-Transport-Security`, sent over TLS only (RFC 6797 §7.2).
     pub hsts: Option<String>,
     /// What clients get in the place of errors: the route's own, then those of its host.
@@ -92,10 +94,11 @@ pub struct Responses {
 }
 
 impl Responses {
-    /// Changes a response for the client; `secure`: it goes over TLS.
-    pub(crate) fn finish(&self, fields: &mut Fields, cors: &Cors, secure: bool) {
+    /// Changes a response for the client; `secure`: it goes over TLS. `is_of_host`: it is not one of the route.
+    pub(crate) fn finish(&self, fields: &mut Fields, cors: &Cors, secure: bool, is_of_host: bool) {
+        let count = if is_of_host { self.host_edits } else { self.edits.len() };
         // Values were checked with the configuration; what does not fit (4 GiB) is left out.
-        let _ = self.edits.iter().try_for_each(|edits| edits.apply(fields, &mut std::iter::empty()));
+        let _ = self.edits.iter().take(count).try_for_each(|edits| edits.apply(fields, &mut std::iter::empty()));
         if let (Some(hsts), true) = (&self.hsts, secure) {
             let _ = fields.set(Known::StrictTransportSecurity, hsts.as_bytes());
         }

@@ -3,7 +3,7 @@
 
 use crate::connections::Connections;
 use crate::exchange::Exchange;
-use crate::exchange::routed::{OwnAnswer, Sticky};
+use crate::exchange::routed::{OwnAnswer, Served, Sticky};
 use crate::forwarding::new_cookie;
 use crate::request_ids::{name_response, time_response};
 use crate::settings::LaneSettings;
@@ -26,7 +26,9 @@ pub(crate) fn add_response_headers(
         if let (Some(rewrites), false) = (&responses.rewrites, ours) {
             rewrites.apply(&mut x.response.fields);
         }
-        responses.finish(&mut x.response.fields, &x.routed.cors, secure);
+        // In maintenance, nothing is said for the route, such as its cookies.
+        let is_of_host = x.routed.served == Some(Served::Maintenance);
+        responses.finish(&mut x.response.fields, &x.routed.cors, secure, is_of_host);
         (tells_times, compresses) = (responses.server_timing, responses.compression.is_some());
     }
     if tells_times {

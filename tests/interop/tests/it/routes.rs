@@ -464,9 +464,11 @@ fn maintenance_refuses_all_but_those_who_are_allowed() {
 [[host]]
 names = ["*"]
 maintenance = {{ enabled = {enabled}, page = {page:?}, retry_after = "10m", allow = "203.0.113.0/24" }}
+response_headers.set.X-Host = "a"
 [[host.route]]
 path = "/app"
 to = {url:?}
+response_headers.add.Set-Cookie = "release=canary"
 [[host.route]]
 path = "/health"
 respond = {{ status = 200, body = "up" }}
@@ -487,10 +489,15 @@ maintenance = {{ enabled = false }}
             assert_eq!((answer.status, &*answer.body), (503, "<h1>soon</h1>"), "{target} over {version}");
             assert_eq!(answer.field("retry-after"), Some("600"));
             assert_eq!(answer.field("content-type"), Some("text/html; charset=utf-8"));
+            // What a route adds belongs to its own responses.
+            assert_eq!((answer.field("x-host"), answer.field("set-cookie")), (Some("a"), None), "over {version}");
         }
     }
     assert!(app.requests().is_empty());
-    assert_eq!(ask("203.0.113.5", "/app").map(|a| a.status), [200; 3]);
+    for answer in ask("203.0.113.5", "/app") {
+        let added = (answer.field("x-host"), answer.field("set-cookie"));
+        assert_eq!((answer.status, added), (200, (Some("a"), Some("release=canary"))));
+    }
     assert_eq!(ask("203.0.113.5", "/nowhere").map(|a| a.status), [404; 3]);
     assert_eq!(ask("192.0.2.1", "/health").map(|a| a.body), [(); 3].map(|()| "up".to_owned()));
     assert_eq!(gateway.metric("sealane_maintenance_responses_total"), Some(6.0));
