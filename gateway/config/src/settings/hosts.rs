@@ -295,6 +295,8 @@ table! {
     status: Count = Count(300..=399), default(308);
     /// Add the request's query to the target.
     keep_query: Flag = Flag, default(false);
+    /// Match the paths of requests in any case: `/Jobs` in the table is also for `/jobs`.
+    ignore_case: Flag = Flag, default(false);
 }
 
 table! {

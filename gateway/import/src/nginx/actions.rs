@@ -568,7 +568,7 @@ fn unknown_if<'d>(import: &mut Import<'d>, d: &'d Directive) {
         Some(map) => {
             import.missing(map, format!("see {}", named(d)));
             ". If the map has the targets of redirects, write a route with redirects = { paths = { \"/old\" = \"/new\" }, \
-             status = 301 }, and a route with path_regex and redirect for each expression"
+             status = 301, ignore_case = true }, and a route with path_regex and redirect for each expression"
         }
         None => "",
     };

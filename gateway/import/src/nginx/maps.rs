@@ -56,7 +56,8 @@ pub(super) fn redirects<'d>(import: &mut Import<'d>, d: &'d Directive, name: Opt
     import.same(inner, "redirect");
     import.differs(
         map,
-        "routes with \"exact\": Sealane distinguishes upper and lower case in paths; NGINX's map does not",
+        "routes with \"exact\": they distinguish upper and lower case; NGINX's map does not. If clients use other spellings, write \
+         redirects with ignore_case = true instead",
     );
     Some(steps)
 }
