@@ -34,6 +34,7 @@ mod variables;
 
 pub(crate) use conditions::of_certificate;
 pub(crate) use headers::{FRAMING, is_name, is_value};
+pub(crate) use responses::location_pair;
 pub use table::DIRECTIVES;
 pub(crate) use variables::parts_of;
 

@@ -54,9 +54,9 @@ fn usual(l: &Location, to: &Target, uri: Option<&str>, host: Option<&HostHeader>
     }
     match uri {
         Some(uri) if has_variables(uri) => None,
-        Some(uri) => pair(&format!("{scheme}://{}{uri}", to.authority), l.text()?),
+        Some(uri) => location_pair(&format!("{scheme}://{}{uri}", to.authority), l.text()?),
         None if matches!(host, Some(HostHeader::Client)) => None,
-        None => pair(&format!("{scheme}://{}/", to.authority), "/"),
+        None => location_pair(&format!("{scheme}://{}/", to.authority), "/"),
     }
 }
 
@@ -82,7 +82,7 @@ fn locations<'d>(
             ["default"] => usual.clone(),
             [from, to] => {
                 let (from, to) = (expand(import, scope, from), expand(import, scope, to));
-                let found = pair(&from, &of_client(&to));
+                let found = location_pair(&from, &of_client(&to));
                 if found.is_none() {
                     import.missing(d, LOCATION);
                     continue;
@@ -113,7 +113,7 @@ fn of_client(to: &str) -> String {
 }
 
 /// A pair of `rewrite_location`, if the setting can have it.
-fn pair(from: &str, to: &str) -> Option<(String, String)> {
+pub(crate) fn location_pair(from: &str, to: &str) -> Option<(String, String)> {
     let is_plain = |text: &str| {
         !has_variables(text)
             && !text.contains(['{', '}'])
@@ -175,7 +175,7 @@ fn cookies<'d>(
 
 fn path_of_cookies(from: &str, to: &str) -> Option<(String, String)> {
     let is_good = |text: &str| text.starts_with('/') && !text.contains([';', ',']);
-    pair(from, to).filter(|(from, to)| is_good(from) && is_good(to))
+    location_pair(from, to).filter(|(from, to)| is_good(from) && is_good(to))
 }
 
 fn domain_of_cookies(from: &str, to: &str) -> Option<(String, String)> {
@@ -205,7 +205,7 @@ mod tests {
             ("http://10.0.0.1/", "//a.example/", None),
             ("http://10.0.0.1/", "a b", None),
         ] {
-            let found = pair(from, &of_client(to)).map(|(_, to)| to);
+            let found = location_pair(from, &of_client(to)).map(|(_, to)| to);
             assert_eq!(found.as_deref(), wanted, "{from} {to}");
         }
         let both = |from: &str, to: &str| Some((from.to_owned(), to.to_owned()));
