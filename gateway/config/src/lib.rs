@@ -57,6 +57,7 @@ mod post_quantum;
 mod rate;
 mod redirects;
 mod reference;
+mod response_rewrites;
 mod revocation;
 mod route;
 mod schema;

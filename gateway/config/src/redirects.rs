@@ -65,9 +65,11 @@ impl RedirectTables {
 }
 
 impl Config {
-    /// The files with tables of redirects.
-    pub fn redirect_tables(&self) -> Vec<PathBuf> {
-        let mut files: Vec<PathBuf> = self.redirects.tables.iter().filter_map(|(file, _)| file.clone()).collect();
+    /// The files with tables of redirects, and whether the tables ignore case.
+    pub fn redirect_tables(&self) -> Vec<(PathBuf, bool)> {
+        let of_file =
+            |(file, table): &(Option<PathBuf>, Arc<RedirectTable>)| Some((file.clone()?, table.ignores_case()));
+        let mut files: Vec<(PathBuf, bool)> = self.redirects.tables.iter().filter_map(of_file).collect();
         files.sort_unstable();
         files.dedup();
         files
@@ -81,6 +83,7 @@ pub(super) fn read(section: Section, tables: &mut RedirectTables) -> Option<Acti
     let paths = section.optional_at(&s::paths);
     let status = section.optional_at(&s::status);
     let keep_query = section.or(&s::keep_query);
+    let ignore_case = section.or(&s::ignore_case);
     if let (Some(_), Some(paths)) = (&file, &paths) {
         let help = "write a route for each of them".to_owned();
         sink.error(&paths.span, "\"paths\" and \"file\" exclude each other", Some(help));
@@ -101,24 +104,43 @@ pub(super) fn read(section: Section, tables: &mut RedirectTables) -> Option<Acti
     let table = match (file, paths) {
         (Some(file), _) => {
             let table = match tables.of_file(&file.value) {
+                Some(known) if known.ignores_case() != ignore_case => {
+                    let help = "write the same ignore_case for every table with this file, or copy the file".to_owned();
+                    let message = format!("{} is used with and without \"ignore_case\"", file.value.display());
+                    sink.error(&file.span, message, Some(help));
+                    known
+                }
                 Some(known) => known,
-                None => Arc::new(of_file(sink, &file)),
+                None => Arc::new(of_file(sink, &file, ignore_case)),
             };
             tables.push(Some(file.value), table)
         }
-        (None, paths) => tables.push(None, Arc::new(paths?.value)),
+        (None, paths) => {
+            let At { value, span } = paths?;
+            let table = folded(value, ignore_case).unwrap_or_else(|why| {
+                sink.error(&span, why, Some("remove one of them, or remove \"ignore_case\"".to_owned()));
+                RedirectTable::default()
+            });
+            tables.push(None, Arc::new(table))
+        }
     };
     Some(Action::RedirectTable { table, status: status as u16, keep_query })
 }
 
-fn of_file(sink: &Sink, file: &At<PathBuf>) -> RedirectTable {
+/// A table as `ignore_case` says. On failure: what is wrong with it then.
+fn folded(table: RedirectTable, ignore_case: bool) -> Result<RedirectTable, String> {
+    if ignore_case { table.ignoring_case() } else { Ok(table) }
+}
+
+fn of_file(sink: &Sink, file: &At<PathBuf>, ignore_case: bool) -> RedirectTable {
+    let empty = || folded(RedirectTable::default(), ignore_case).unwrap_or_default();
     match files::read(sink, "table of redirects", file) {
-        Some(bytes) => table(&file.value, bytes).unwrap_or_else(|mistakes| {
+        Some(bytes) => table(&file.value, bytes, ignore_case).unwrap_or_else(|mistakes| {
             mistakes.into_iter().for_each(|m| sink.error(&file.span, m.message, m.help));
-            RedirectTable::default()
+            empty()
         }),
         // It is not read, or not yet, or the error is told.
-        None => RedirectTable::default(),
+        None => empty(),
     }
 }
 
@@ -182,7 +204,7 @@ struct Mistake {
 
 /// Reads a file: on each line a path, a target, and a status if it is not that of the route. Lines that begin with `#` are
 /// comments.
-fn table(file: &Path, bytes: &[u8]) -> Result<RedirectTable, Vec<Mistake>> {
+fn table(file: &Path, bytes: &[u8], ignore_case: bool) -> Result<RedirectTable, Vec<Mistake>> {
     let shown = file.display();
     let whole = |message: String| vec![Mistake { message, help: None }];
     let text = std::str::from_utf8(bytes)
@@ -207,7 +229,10 @@ fn table(file: &Path, bytes: &[u8]) -> Result<RedirectTable, Vec<Mistake>> {
     if wrong > MAX_TOLD {
         mistakes.push(Mistake { message: format!("{shown}: {} more lines are wrong", wrong - MAX_TOLD), help: None });
     }
-    if mistakes.is_empty() { Ok(out) } else { Err(mistakes) }
+    if !mistakes.is_empty() {
+        return Err(mistakes);
+    }
+    folded(out, ignore_case).map_err(|why| whole(format!("{shown}: {why}")))
 }
 
 fn entry(table: &mut RedirectTable, line: &str) -> Result<(), (String, Option<String>)> {
@@ -225,7 +250,7 @@ fn entry(table: &mut RedirectTable, line: &str) -> Result<(), (String, Option<St
 }
 
 /// Reads a table again, for a gateway that serves. `answers` has the file's content.
-pub fn read_redirects_again(file: &Path, answers: &Answers) -> Result<Arc<RedirectTable>, Errors> {
+pub fn read_redirects_again(file: &Path, ignore_case: bool, answers: &Answers) -> Result<Arc<RedirectTable>, Errors> {
     let error = |message: String, help: Option<String>| Diagnostic {
         severity: Severity::Error,
         file: String::new(),
@@ -237,7 +262,7 @@ pub fn read_redirects_again(file: &Path, answers: &Answers) -> Result<Arc<Redire
         more: 0,
     };
     let read = match answers.contents.get(file) {
-        Some(Ok(content)) => table(file, &content.bytes)
+        Some(Ok(content)) => table(file, &content.bytes, ignore_case)
             .map_err(|mistakes| mistakes.into_iter().map(|m| error(m.message, m.help)).collect::<Vec<_>>()),
         Some(Err(e)) => {
             let message = format!("cannot read the table of redirects {}: {}", file.display(), e.why);
@@ -253,7 +278,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<RedirectTable, Vec<String>> {
-        table(Path::new("t"), text.as_bytes()).map_err(|all| all.into_iter().map(|m| m.message).collect())
+        table(Path::new("t"), text.as_bytes(), false).map_err(|all| all.into_iter().map(|m| m.message).collect())
     }
 
     #[test]
@@ -261,6 +286,14 @@ mod tests {
         let table = read("# moved\n\n/old /new\r\n/x\thttps://x.example/?a#b 302\n").unwrap();
         assert_eq!(table.len(), 2);
         assert!(read("").unwrap().is_empty());
+    }
+
+    #[test]
+    fn case_is_ignored_on_request() {
+        let read = |text: &str| table(Path::new("t"), text.as_bytes(), true);
+        assert!(read("/Jobs /careers\n").is_ok_and(|table| table.contains("/JOBS")));
+        let told = read("/a /b\n/A /c\n").err().and_then(|all| all.into_iter().next()).map(|m| m.message);
+        assert!(told.as_ref().is_some_and(|told| told.starts_with("t: a second target for ")), "{told:?}");
     }
 
     #[test]

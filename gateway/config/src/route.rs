@@ -14,6 +14,7 @@ use super::pages;
 use super::paths::{compiled_once, groups_exist, pattern, with_methods};
 use super::rate;
 use super::redirects::{self, RedirectTables};
+use super::response_rewrites;
 use super::settings::{actions as a, host as h, messages as m, route as r};
 use super::shadowed::{ByPath, Entry};
 use super::snippets;
@@ -74,10 +75,12 @@ pub(super) struct Extras {
     /// What belongs to the way to upstreams.
     also: Also,
     server_timing: Option<bool>,
+    upgrade: Option<bool>,
     /// `None` inside: it is off.
     compression: Option<Option<CompressionRule>>,
     /// [`u64::MAX`]: any size.
     max_body: Option<u64>,
+    rewrites: response_rewrites::Written,
 }
 
 impl Extras {
@@ -85,11 +88,13 @@ impl Extras {
     pub fn responses(&self) -> Responses {
         Responses {
             edits: self.response.iter().cloned().collect(),
+            host_edits: usize::from(self.response.is_some()),
             hsts: self.hsts.clone(),
             error_pages: self.error_pages.clone(),
             cors: self.cors.clone().flatten(),
             server_timing: self.server_timing.unwrap_or_default(),
             compression: self.compression.clone().flatten(),
+            rewrites: self.rewrites.rule(),
         }
     }
 
@@ -108,8 +113,10 @@ impl Extras {
             && !matches!(self.cors, Some(Some(_)))
             && self.also.is_empty()
             && self.server_timing != Some(true)
+            && self.upgrade != Some(false)
             && !matches!(self.compression, Some(Some(_)))
             && self.max_body.is_none()
+            && self.rewrites.rule().is_none()
     }
 }
 
@@ -126,6 +133,7 @@ pub(super) fn extras(
     Extras {
         also: Also::read(section, label, upstreams, context),
         server_timing: section.optional(&m::server_timing),
+        upgrade: section.optional(&m::upgrade),
         compression: section.optional(&m::compression).map(|written| match written {
             Compression::Off => None,
             Compression::On(rule, span) => {
@@ -134,6 +142,7 @@ pub(super) fn extras(
             }
         }),
         max_body: section.optional(&m::max_body_size).map(unlimited),
+        rewrites: response_rewrites::Written::read(section),
         access: access::read_of_requests(section, &mut routes.access),
         request: section.table(&m::request_headers).and_then(|table| {
             let span = table.span.clone();
@@ -320,6 +329,10 @@ pub(super) fn table(
             "total_timeout",
             "min_body_rate",
             "server_timing",
+            "upgrade",
+            "rewrite_location",
+            "rewrite_cookie_path",
+            "rewrite_cookie_domain",
             "compression",
             "max_body_size",
             "allow_certificate",
@@ -388,6 +401,7 @@ pub(super) fn table(
             request: extras.request.into_iter().collect(),
             responses,
             rewrite: None,
+            upgrade: extras.upgrade.unwrap_or(true),
             rate_limits: extras.rate_limits,
             concurrency_limits: extras.concurrency_limits,
             maintenance: extras.maintenance.flatten(),
@@ -548,13 +562,16 @@ fn route(
         request: join(&host.request, own.request),
         responses: Responses {
             edits: join(&host.response, own.response),
+            host_edits: usize::from(host.response.is_some()),
             hsts: own.hsts.or_else(|| host.hsts.clone()),
             error_pages: own.error_pages.into_iter().chain(host.error_pages.iter().cloned()).collect(),
             cors: own.cors.unwrap_or_else(|| host.cors.clone().flatten()),
             server_timing: own.server_timing.or(host.server_timing).unwrap_or_default(),
             compression: own.compression.unwrap_or_else(|| host.compression.clone().flatten()),
+            rewrites: own.rewrites.or(&host.rewrites).rule(),
         },
         rewrite: own.rewrite.map(|r| r.value),
+        upgrade: own.upgrade.or(host.upgrade).unwrap_or(true),
         rate_limits: rate::joined(&host.rate_limits, own.rate_limits),
         concurrency_limits: rate::joined(&host.concurrency_limits, own.concurrency_limits),
         maintenance: own.maintenance.unwrap_or_else(|| host.maintenance.clone().flatten()),

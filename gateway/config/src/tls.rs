@@ -18,6 +18,7 @@ use rustls::pki_types::CertificateDer;
 use sealane_proxy::snapshot::{EarlyRequests, UpstreamHttp};
 use sealane_route::proxies::TrustedProxies;
 use sealane_route::{NameMap, NamePattern};
+use sealane_tls::distinguished_name;
 use sealane_tls::policy::{
     ClientAuth, ClientAuthority, ClientName, ClientPolicy, ExpiredLists, Group, KeyKind, KeyLogRules, Revocation,
     ServerPolicy, Suite, Version,
@@ -614,8 +615,8 @@ pub(super) fn client_names(sink: &Sink, written: &[At<String>]) -> Vec<ClientNam
             Ok(client_name) => names.push(client_name),
             Err(why) => {
                 let help =
-                    "write \"dns:app.example.com\", \"uri:spiffe://example.com/app\", \"email:a@example.com\" or \
-                            \"cn:alice\""
+                    "write \"dns:app.example.com\", \"uri:spiffe://example.com/app\", \"email:a@example.com\", \
+                            \"subject:CN=alice,O=Example,C=DE\" or \"cn:alice\""
                         .to_owned();
                 let message = format!("\"{}\" is not the name of a client: {why}", name.value);
                 sink.error(&name.span, message, Some(help));
@@ -627,7 +628,10 @@ pub(super) fn client_names(sink: &Sink, written: &[At<String>]) -> Vec<ClientNam
 
 /// Parses a name of a client. On failure: what is wrong.
 fn client_name(written: &str) -> Result<ClientName, String> {
-    let (kind, name) = written.split_once(':').ok_or("it must begin with \"dns:\", \"uri:\", \"email:\" or \"cn:\"")?;
+    const KINDS: &str = "it must begin with \"dns:\", \"uri:\", \"email:\", \"subject:\", \"issuer:\" or \"cn:\"";
+    const ORDER: &str = "its parts must be in the order of RFC 4514 with commas, as in \"subject:CN=alice,O=Example,C=DE\" \
+                         (openssl x509 -noout -subject -nameopt RFC2253)";
+    let (kind, name) = written.split_once(':').ok_or(KINDS)?;
     let exact = |name: &str| match name {
         "" => Err("it is empty".to_owned()),
         name if name.contains('*') => {
@@ -653,8 +657,11 @@ fn client_name(written: &str) -> Result<ClientName, String> {
         }
         "email" if name.contains('@') => Ok(ClientName::Email(exact(name)?)),
         "email" => Err("it contains no \"@\"".to_owned()),
+        "subject" | "issuer" if name.starts_with('/') => Err(ORDER.to_owned()),
+        "subject" => distinguished_name(name).map(ClientName::Subject),
+        "issuer" => distinguished_name(name).map(ClientName::Issuer),
         "cn" => Ok(ClientName::CommonName(exact(name)?)),
-        _ => Err("it must begin with \"dns:\", \"uri:\", \"email:\" or \"cn:\"".to_owned()),
+        _ => Err(KINDS.to_owned()),
     }
 }
 
@@ -836,6 +843,8 @@ mod tests {
             "email:a@example.com",
             "cn:alice",
             "cn:Alice Example: the first",
+            "subject:CN=alice,O=Example\\, Inc.,C=DE",
+            "issuer:CN=Example CA",
         ] {
             assert_eq!(client_name(good).map(|name| name.to_string()), Ok(good.to_owned()));
         }
@@ -855,6 +864,11 @@ mod tests {
             "email:*@example.com",
             "cn:",
             "cn:a*",
+            "subject:",
+            "subject:alice",
+            "subject:/C=DE/CN=alice",
+            "subject:CN=alice, O=Example",
+            "issuer:*",
             "ip:127.0.0.1",
             "spiffe://example.com/app",
         ] {

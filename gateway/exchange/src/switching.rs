@@ -61,6 +61,25 @@ impl Exchange {
     pub fn fit(&self, switching: Switching) -> Fit {
         if self.is_authorizing() { Fit::Whole } else { self.facts.kind.fit(switching) }
     }
+
+    /// Whether the client asks for another protocol than HTTP.
+    #[inline]
+    pub fn asks_upgrade(&self) -> bool {
+        self.facts.kind.asks_upgrade()
+    }
+
+    /// Makes a request with `Upgrade` one of HTTP alone. False for an extended CONNECT, which means nothing without the other protocol.
+    /// To be called before the request is forwarded.
+    pub fn ignore_upgrade(&mut self) -> bool {
+        match self.facts.kind {
+            Kind::WebSocket | Kind::Upgrade => {
+                self.facts.kind = Kind::Message;
+                true
+            }
+            Kind::ExtendedConnect => false,
+            Kind::Message | Kind::Connect | Kind::Relay => true,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -81,5 +100,24 @@ mod tests {
         ] {
             assert_eq!(kinds.map(|kind| kind.fit(switching)), expected, "{switching:?}");
         }
+    }
+
+    #[test]
+    fn an_upgrade_that_is_ignored_is_not_asked_of_the_server() {
+        use crate::{Event, Head, Request};
+        let new = |kind| Exchange::new(Request { kind, ..Request::default() });
+        for kind in [Kind::WebSocket, Kind::Upgrade] {
+            let mut exchange = new(kind);
+            assert!(exchange.asks_upgrade() && exchange.ignore_upgrade());
+            assert!(!exchange.asks_upgrade() && exchange.is_message());
+            for event in [Event::Accepted, Event::Forward, Event::Connected(Switching::Any)] {
+                let _ = exchange.on(event);
+            }
+            assert!(!exchange.asks_server_to_switch());
+            let actions = exchange.on(Event::Head(Head { status: 101, switches: true, confirms: true }));
+            assert!(actions.has(crate::Action::RejectResponse) && !exchange.is_tunnel(), "{kind:?}");
+        }
+        assert!(!new(Kind::ExtendedConnect).ignore_upgrade());
+        assert!(!new(Kind::Connect).asks_upgrade());
     }
 }

@@ -7,7 +7,7 @@ mod snippets;
 
 pub(crate) use hosts::Host;
 pub(crate) use order::{Entry, Methods, entries_of, in_order, joined};
-pub(crate) use routes::{Action, BasicAuth, ErrorPage, ForwardAuth, Mirror, Path, Route, Split};
+pub(crate) use routes::{Action, BasicAuth, ErrorPage, ForwardAuth, Mirror, Path, Rewrites, Route, Split};
 
 use crate::addresses::Access;
 use crate::report::{Place, Report};
@@ -190,6 +190,12 @@ impl Edits {
         self.remove.retain(|(n, _)| !n.eq_ignore_ascii_case(name));
         self.set.retain(|(n, ..)| !n.eq_ignore_ascii_case(name));
         self.set.push((name.to_owned(), value.to_owned(), place.clone()));
+    }
+
+    /// Takes out the removal of a header. The line that removes it.
+    pub fn take_removal(&mut self, name: &str) -> Option<Place> {
+        let at = self.remove.iter().position(|(n, _)| n.eq_ignore_ascii_case(name))?;
+        Some(self.remove.remove(at).1)
     }
 
     /// Leaves a header as it is.

@@ -642,7 +642,17 @@ fn responses_have_files_and_headers() {
 
 #[test]
 fn what_has_no_counterpart_says_what_to_do_instead() {
-    let location = "http-response replace-header Location ^http://(.*)$ https://\\1";
+    for (rule, wanted) in [
+        ("^http://(.*)$ https://\\1", "rewrite_location = { \"http://\" = \"https://\" }"),
+        (
+            "^http://10\\.0\\.0\\.1:8080/erp/(.*) /terminal/\\1",
+            "rewrite_location = { \"http://10.0.0.1:8080/erp/\" = \"/terminal/\" }",
+        ),
+    ] {
+        let report = says(&frontend(&format!(" http-response replace-header Location {rule}")), &[wanted]);
+        assert!(report.contains("the same: http-response replace-header"), "{report}");
+    }
+    let location = "http-response replace-header Location http://([^/]*)(.*)$ https://\\2";
     let report = says(&frontend(&format!(" {location}")), &["upstream = \"b\""]);
     assert!(
         report.contains("not translated: http-response replace-header") && report.contains("X-Forwarded-Host"),

@@ -234,12 +234,34 @@ fn clients_without_a_certificate_are_refused() {
         let imported = of_nginx(&text(&format!("if ({condition}) {{ return 403; }} location / {{ {pass} }}")));
         says(&imported, &["allow_certificate = [\"any\"]"]);
     }
-    for condition in ["$ssl_client_verify = FAILED", "$ssl_client_verify ~ SUCC", "$ssl_client_s_dn != CN=a"] {
+    for condition in ["$ssl_client_verify = FAILED", "$ssl_client_verify ~ SUCC", "$ssl_client_s_dn = CN=a"] {
         undecided(&of_nginx(&text(&format!("if ({condition}) {{ return 403; }} location / {{ {pass} }}"))));
     }
     undecided(&of_nginx(&text(&format!(
         "if ($ssl_client_verify != SUCCESS) {{ return 302 https://login.example/; }} location / {{ {pass} }}"
     ))));
+    for (condition, wanted) in [
+        ("$ssl_client_s_dn != \"CN=a,O=B C\"", "allow_certificate = [\"subject:CN=a,O=B C\"]"),
+        ("$ssl_client_i_dn_legacy != /C=DE/CN=CA", "allow_certificate = [\"issuer:CN=CA,C=DE\"]"),
+    ] {
+        says(&of_nginx(&text(&format!("location / {{ if ({condition}) {{ return 403; }} {pass} }}"))), &[wanted]);
+    }
+    let by_map = |entries: &str| {
+        let text = text(&format!("location / {{ if ($partner = \"\") {{ return 403; }} {pass} }}"));
+        of_nginx(&text.replacen("http {", &format!("http {{ map $ssl_client_s_dn $partner {{ {entries} }}"), 1))
+    };
+    says(
+        &by_map("default \"\"; \"CN=a,O=B\" a; \"cn=c,o=D\" c; CN=x \"\";"),
+        &["allow_certificate = [\"subject:CN=a,O=B\", \"subject:CN=c,O=D\"]"],
+    );
+    for entries in [
+        "default a; CN=b \"\";",
+        "default \"\"; ~CN=a a;",
+        "default \"\"; \"CN=a, O=b\" a;",
+        "default \"\"; \"\" a;",
+    ] {
+        undecided(&by_map(entries));
+    }
     let bind = " bind :443 ssl crt a.pem verify optional ca-file ca.pem\n";
     let with = |rules: &str| of_haproxy(&frontend(&format!("{bind}{rules}")).replace(" bind :80\n", ""));
     says(
@@ -266,6 +288,36 @@ fn clients_without_a_certificate_are_refused() {
         ))
         .replace(" bind :80\n", ""),
     ));
+}
+
+#[test]
+fn upgrades_reach_servers_only_where_they_do_in_the_original() {
+    const PASS: &str = "proxy_pass http://10.0.0.1; proxy_set_header Host $host;";
+    let upgrades = |imported: &Imported| imported.toml.matches("\nupgrade = ").count();
+    let asks = "proxy_set_header Upgrade $http_upgrade;";
+    for (more, is_passed) in [
+        ("", false),
+        (asks, false),
+        ("proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection close;", false),
+        ("proxy_set_header Upgrade \"\"; proxy_set_header Connection upgrade;", false),
+        ("proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection \"Upgrade\";", true),
+        ("proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $http_connection;", true),
+    ] {
+        let imported = of_nginx(&server(&format!("location / {{ {PASS} {more} }}")));
+        assert_eq!(imported.toml.contains("\nupgrade = false"), !is_passed, "{more}\n{}", imported.toml);
+        assert_eq!(upgrades(&imported), usize::from(!is_passed), "{more}\n{}", imported.toml);
+    }
+    // Once for the host, with exceptions.
+    let imported = of_nginx(&server(&format!(
+        "location / {{ {PASS} }} location /a/ {{ {PASS} }} \
+         location /ws/ {{ {PASS} {asks} proxy_set_header Connection upgrade; }}"
+    )));
+    says(&imported, &["path = \"/ws/\"", "upstream = \"10.0.0.1\"", "upgrade = true"]);
+    assert_eq!((upgrades(&imported), imported.toml.matches("\nupgrade = false").count()), (2, 1), "{}", imported.toml);
+    // HAProxy passes them on.
+    assert_eq!(upgrades(&of_haproxy(&frontend(""))), 0);
+    let removes = frontend(" http-request del-header Upgrade\n");
+    says(&of_haproxy(&removes), &["upstream = \"b\"", "upgrade = false"]);
 }
 
 #[test]
@@ -503,6 +555,56 @@ fn expressions_of_haproxy_are_compared_between_commas() {
         "http-request redirect location /x if { hdr_reg(user-agent) a.b }",
     ] {
         undecided(&of_haproxy(&frontend(&format!(" {rules}\n"))));
+    }
+}
+
+#[test]
+fn addresses_in_responses_become_those_of_clients() {
+    const HOST: &str = "proxy_set_header Host $host;";
+    let of = |more: &str| of_nginx(&server(&format!("location / {{ return 404; }} location /terminal/ {{ {more} }}")));
+    let location = |imported: &Imported| {
+        let lines = imported.toml.lines().filter_map(|l| l.strip_prefix("rewrite_location = "));
+        lines.map(|l| l.split("  # ").next().unwrap_or("").to_owned()).collect::<Vec<_>>()
+    };
+    for (more, wanted) in [
+        (
+            format!("proxy_pass http://10.0.0.1:8080/erp/terminal/; {HOST}"),
+            Some("{ \"http://10.0.0.1:8080/erp/terminal/\" = \"/terminal/\" }"),
+        ),
+        // The server knows its own address only if it gets no other Host.
+        ("proxy_pass http://10.0.0.1;".to_owned(), Some("{ \"http://10.0.0.1/\" = \"/\" }")),
+        (format!("proxy_pass http://10.0.0.1; {HOST}"), None),
+        (format!("proxy_pass http://10.0.0.1/erp/; {HOST} proxy_redirect off;"), None),
+        (
+            format!(
+                "proxy_pass http://10.0.0.1; {HOST} proxy_redirect http://a.internal/ $scheme://$host/; \
+                 proxy_redirect http:// https://;"
+            ),
+            Some("{ \"http://a.internal/\" = \"/\", \"http://\" = \"https://\" }"),
+        ),
+        (
+            format!("proxy_pass http://10.0.0.1/erp/; {HOST} proxy_redirect default;"),
+            Some("{ \"http://10.0.0.1/erp/\" = \"/terminal/\" }"),
+        ),
+        ("proxy_pass http://10.0.0.1$request_uri;".to_owned(), None),
+    ] {
+        let imported = of(&more);
+        assert_eq!(location(&imported), wanted.into_iter().collect::<Vec<_>>(), "{more}\n{}", imported.toml);
+    }
+    let expression = of(&format!("proxy_pass http://10.0.0.1; {HOST} proxy_redirect ~^http://a/(.*)$ /$1;"));
+    assert!(expression.report.to_text(false).contains("not translated: proxy_redirect"), "{}", expression.toml);
+    let cookies = of(&format!(
+        "proxy_pass http://10.0.0.1; {HOST} proxy_cookie_path /erp/ /; proxy_cookie_domain .erp.internal example.com;"
+    ));
+    says(
+        &cookies,
+        &[
+            "rewrite_cookie_path = { \"/erp/\" = \"/\" }",
+            "rewrite_cookie_domain = { \"erp.internal\" = \"example.com\" }",
+        ],
+    );
+    for cookie in ["proxy_cookie_path ~^/erp/(.*)$ /$1;", "proxy_cookie_domain erp.internal $host;"] {
+        undecided(&of(&format!("proxy_pass http://10.0.0.1; {HOST} {cookie}")));
     }
 }
 

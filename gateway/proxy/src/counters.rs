@@ -427,6 +427,8 @@ counters! {
     BodiesTooLarge, counter, "sealane_bodies_too_large_total", "";
     /// Requests answered 508 because the gateway had forwarded them to itself, as `Via` says.
     Loops, counter, "sealane_request_loops_total", "";
+    /// Requests for WebSocket or another upgrade that were not passed on because their route has `upgrade = false`.
+    UpgradesDenied, counter, "sealane_upgrades_denied_total", "";
     /// Requests answered 405 because their listener does not allow their method.
     ConnectsRefused, counter, "sealane_methods_refused_total", "method=\"CONNECT\"";
     /// Requests answered 405 because their listener does not allow their method.

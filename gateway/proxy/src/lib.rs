@@ -65,6 +65,7 @@ pub mod redirects;
 mod relay;
 mod renewal;
 pub mod request_ids;
+pub mod response_rewrites;
 pub mod rules;
 mod scratch;
 mod service;

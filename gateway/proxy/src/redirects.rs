@@ -11,6 +11,8 @@ use std::collections::HashMap;
 pub struct RedirectTable {
     by_path: HashMap<Box<[u8]>, usize>,
     entries: Vec<TableEntry>,
+    /// The paths are in lower case, and stand for those in any case.
+    ignores_case: bool,
 }
 
 /// Where one path leads.
@@ -45,6 +47,28 @@ impl RedirectTable {
         Ok(())
     }
 
+    /// The same table for paths in any case. On failure: what is wrong with it then.
+    pub fn ignoring_case(self) -> Result<Self, String> {
+        let Self { by_path: written, entries, .. } = self;
+        let mut by_path = HashMap::with_capacity(written.len());
+        for (path, number) in written {
+            let shown = String::from_utf8_lossy(&path).into_owned();
+            let leads_back = |entry: &TableEntry| entry.target.as_bytes().eq_ignore_ascii_case(&path);
+            if entries.get(number).is_some_and(leads_back) {
+                return Err(format!("\"{shown}\" is redirected to itself, because case is ignored"));
+            }
+            if by_path.insert(path.to_ascii_lowercase().into_boxed_slice(), number).is_some() {
+                return Err(format!("a second target for \"{shown}\", because case is ignored"));
+            }
+        }
+        Ok(Self { by_path, entries, ignores_case: true })
+    }
+
+    /// Whether the table is for paths in any case.
+    pub fn ignores_case(&self) -> bool {
+        self.ignores_case
+    }
+
     /// The number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -57,7 +81,7 @@ impl RedirectTable {
 
     /// Whether there is an entry for this path.
     pub fn contains(&self, path: &str) -> bool {
-        self.by_path.contains_key(path.as_bytes())
+        self.find(path.as_bytes()).is_some()
     }
 
     /// The paths of all entries, in no order.
@@ -67,7 +91,11 @@ impl RedirectTable {
 
     /// The number of the entry for one reading of a path.
     pub(crate) fn find(&self, reading: &[u8]) -> Option<usize> {
-        self.by_path.get(reading).copied()
+        let number = match self.ignores_case && reading.iter().any(u8::is_ascii_uppercase) {
+            true => self.by_path.get(&reading.to_ascii_lowercase()[..]),
+            false => self.by_path.get(reading),
+        };
+        number.copied()
     }
 
     pub(crate) fn entry(&self, number: usize) -> Option<&TableEntry> {
@@ -108,6 +136,28 @@ mod tests {
             (table.paths().collect::<Vec<_>>(), table.contains("/old"), table.contains("/")),
             (vec!["/old"], true, false)
         );
+    }
+
+    #[test]
+    fn a_table_may_ignore_case() {
+        let table = |all: &[(&str, &str)]| {
+            let mut table = RedirectTable::default();
+            for (path, target) in all {
+                table.insert(path, TableEntry { target: (*target).into(), status: None }).unwrap();
+            }
+            table
+        };
+        let plain = table(&[("/Jobs", "/careers"), ("/x", "/X/y")]);
+        assert_eq!((plain.find(b"/jobs"), plain.find(b"/Jobs"), plain.ignores_case()), (None, Some(0), false));
+        let folded = plain.ignoring_case().unwrap();
+        for path in ["/jobs", "/Jobs", "/JOBS"] {
+            assert_eq!(folded.find(path.as_bytes()), Some(0), "{path}");
+        }
+        assert_eq!((folded.find(b"/jobs/"), folded.len(), folded.ignores_case()), (None, 2, true));
+        let twice = table(&[("/a", "/b"), ("/A", "/c")]).ignoring_case().unwrap_err();
+        assert!(twice.starts_with("a second target for "), "{twice}");
+        let back = table(&[("/A", "/a")]).ignoring_case().unwrap_err();
+        assert!(back.starts_with("\"/A\" is redirected to itself"), "{back}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use crate::lane_state::LaneListener;
 use crate::latency::Place;
 use crate::pages::{ErrorPage, Maintenance};
 use crate::patterns::Groups;
+use crate::response_rewrites::ResponseRewrites;
 use crate::snapshot::{Action, Routing};
 use crate::templates::{Origin, Template};
 use sealane_http::{FieldError, Fields, Known, RequestHead};
@@ -41,6 +42,8 @@ pub struct Route {
     pub responses: Responses,
     /// What becomes of the path.
     pub rewrite: Option<Rewrite>,
+    /// Clients may ask the upstream for WebSocket and other protocols.
+    pub upgrade: bool,
     /// Indices into the snapshot's rate limits; the request must pass all of them.
     pub rate_limits: Vec<usize>,
     /// Indices into the snapshot's concurrency limits; the request must pass all of them.
@@ -74,6 +77,8 @@ impl Route {
 pub struct Responses {
     /// Changes to the fields, for the client, one after the other.
     pub edits: Vec<FieldEdits>,
+    /// How many of these are the host's, which come first.
+    pub host_edits: usize,
     /// The value of `Strict-Transport-Security`, sent over TLS only (RFC 6797 §7.2).
     pub hsts: Option<String>,
     /// What clients get in the place of errors: the route's own, then those of its host.
@@ -84,13 +89,16 @@ pub struct Responses {
     pub server_timing: bool,
     /// Which of them are compressed.
     pub compression: Option<CompressionRule>,
+    /// What is changed in those of upstreams.
+    pub rewrites: Option<Box<ResponseRewrites>>,
 }
 
 impl Responses {
-    /// Changes a response for the client; `secure`: it goes over TLS.
-    pub(crate) fn finish(&self, fields: &mut Fields, cors: &Cors, secure: bool) {
+    /// Changes a response for the client; `secure`: it goes over TLS. `is_of_host`: it is not one of the route.
+    pub(crate) fn finish(&self, fields: &mut Fields, cors: &Cors, secure: bool, is_of_host: bool) {
+        let count = if is_of_host { self.host_edits } else { self.edits.len() };
         // Values were checked with the configuration; what does not fit (4 GiB) is left out.
-        let _ = self.edits.iter().try_for_each(|edits| edits.apply(fields, &mut std::iter::empty()));
+        let _ = self.edits.iter().take(count).try_for_each(|edits| edits.apply(fields, &mut std::iter::empty()));
         if let (Some(hsts), true) = (&self.hsts, secure) {
             let _ = fields.set(Known::StrictTransportSecurity, hsts.as_bytes());
         }

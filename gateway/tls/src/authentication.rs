@@ -9,6 +9,7 @@
 //! rustls verifies certificates, opens tickets and issues tickets from `Send + Sync` objects that do not know the session.
 //! They all run on the session's thread within [`during`], which lends them the session's authentication.
 
+use crate::description;
 use crate::policy::{ClientName, MAX_DEPTH};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -250,6 +251,10 @@ pub struct CertificateNames {
     emails: Vec<String>,
     /// Where the subject has one only.
     common: Option<String>,
+    /// As [`CertificateDescription`](crate::CertificateDescription) has it.
+    subject: Option<String>,
+    /// The same of the authority.
+    issuer: Option<String>,
     /// Names that are not clear enough to be allowed by, and that may be meant all the same where a name is refused.
     doubtful: Doubtful,
 }
@@ -273,6 +278,7 @@ impl CertificateNames {
             names.doubtful.unread = true;
             return names;
         };
+        (names.subject, names.issuer) = (description::name(parsed.subject()), description::name(parsed.issuer()));
         let alternative = parsed.subject_alternative_name();
         names.doubtful.unread = alternative.is_err();
         let alternative = alternative.ok().flatten();
@@ -323,6 +329,8 @@ impl CertificateNames {
                 }),
                 ClientName::Email(wanted) => self.emails.iter().any(|email| email.eq_ignore_ascii_case(wanted)),
                 ClientName::CommonName(wanted) => commons().any(|name| name.eq_ignore_ascii_case(wanted)),
+                ClientName::Subject(wanted) => self.subject.as_ref().is_none_or(|own| is_alike(own, wanted)),
+                ClientName::Issuer(wanted) => self.issuer.as_ref().is_none_or(|own| is_alike(own, wanted)),
                 ClientName::Any => true,
             }
     }
@@ -337,6 +345,8 @@ impl CertificateNames {
             }
             ClientName::Email(wanted) => self.emails.contains(wanted),
             ClientName::CommonName(wanted) => self.common.as_ref() == Some(wanted),
+            ClientName::Subject(wanted) => self.subject.as_ref() == Some(wanted),
+            ClientName::Issuer(wanted) => self.issuer.as_ref() == Some(wanted),
             ClientName::Any => true,
         }
     }
@@ -346,6 +356,14 @@ impl CertificateNames {
 fn has_one_of(certificate: &[u8], names: &[ClientName]) -> bool {
     let own = CertificateNames::of(certificate);
     names.iter().any(|allowed| own.has(allowed))
+}
+
+/// Whether two distinguished names differ in nothing but case, spaces and escapes.
+fn is_alike(a: &str, b: &str) -> bool {
+    fn plain(text: &str) -> impl Iterator<Item = u8> + '_ {
+        text.bytes().filter(|byte| !matches!(byte, b' ' | b'\\')).map(|byte| byte.to_ascii_lowercase())
+    }
+    plain(a).eq(plain(b))
 }
 
 /// Whether the rest of a URI consists of segments that are read in one way only (as SPIFFE's are): nothing that leads upwards, and
@@ -391,6 +409,13 @@ mod tests {
         for name in [common("alice"), email("alice@example.org"), dns("*.good.test"), dns("a.good.test")] {
             assert!(!names.may_be(&name), "{name:?}");
         }
+        let subject = |n: &str| ClientName::Subject(n.into());
+        let named = CertificateNames { subject: Some("CN=Mallory  X,O=E".into()), ..CertificateNames::default() };
+        assert!(!named.has(&subject("CN=mallory x,O=e")) && named.may_be(&subject("CN=mallory x,O=e")));
+        assert!(!named.may_be(&subject("CN=mallory x,O=f")) && named.has(&subject("CN=Mallory  X,O=E")));
+        // A subject that cannot be written may be any.
+        assert!(names.may_be(&subject("CN=a")) && names.may_be(&ClientName::Issuer("CN=a".into())));
+        assert!(!names.has(&subject("CN=a")));
         let unread = CertificateNames::of(b"not DER");
         assert!(unread.may_be(&common("alice")) && !unread.has(&common("alice")));
         let plain = CertificateNames { uris: text(&["spiffe://e.org/ns/good/x"]), ..CertificateNames::default() };
@@ -420,6 +445,8 @@ mod tests {
             below("spiffe://example.org/ns/prod/"),
             ClientName::Email("a@example.org".to_owned()),
             ClientName::CommonName("alice".to_owned()),
+            ClientName::Subject("CN=alice".to_owned()),
+            ClientName::Issuer("CN=alice".to_owned()),
         ] {
             assert!(has_one_of(certificate.der(), &[ClientName::Uri("x:y".to_owned()), good.clone()]), "{good}");
         }
@@ -436,6 +463,9 @@ mod tests {
             below("spiffe://example.or/"),
             ClientName::Email("A@example.org".to_owned()),
             ClientName::CommonName("ali".to_owned()),
+            ClientName::Subject("CN=Alice".to_owned()),
+            ClientName::Subject("CN=alice,O=x".to_owned()),
+            ClientName::Issuer("CN=ali".to_owned()),
             ClientName::CommonName(String::new()),
         ] {
             assert!(!has_one_of(certificate.der(), std::slice::from_ref(&bad)), "{bad}");

@@ -57,8 +57,79 @@ impl CertificateDescription {
     }
 }
 
+/// A distinguished name as certificates are described with it, from text (RFC 4514). Equal names lead to equal texts. On failure: what is
+/// wrong.
+pub fn distinguished_name(text: &str) -> Result<String, String> {
+    let mut parts = Vec::new();
+    for part in separated(text, b',') {
+        let mut together = Vec::new();
+        for attribute in separated(part, b'+') {
+            let unlike = || format!("\"{attribute}\" is not an attribute, as in CN=alice");
+            let (kind, value) = attribute.split_once('=').ok_or_else(unlike)?;
+            let mut known = ATTRIBUTES.iter().map(|(_, short)| *short);
+            let short = known
+                .find(|short| short.eq_ignore_ascii_case(kind))
+                .ok_or_else(|| format!("\"{kind}\" is not the short name of an attribute, such as CN or O"))?;
+            together.push(format!("{short}={}", escaped(&unescaped(value)?)));
+        }
+        parts.push(together.join("+"));
+    }
+    Ok(parts.join(","))
+}
+
+/// What stands between separators without a backslash before them.
+fn separated(text: &str, separator: u8) -> Vec<&str> {
+    let (mut out, mut start, mut is_escaped) = (Vec::new(), 0, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' => is_escaped = true,
+            _ if byte == separator => {
+                out.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    out.push(&text[start..]);
+    out
+}
+
+/// The value of an attribute without escapes.
+fn unescaped(value: &str) -> Result<String, String> {
+    if value.is_empty() {
+        return Err("the value of an attribute is empty".to_owned());
+    }
+    if value.starts_with([' ', '#']) || (value.ends_with(' ') && !value.ends_with("\\ ")) {
+        return Err(format!("\"{value}\" has a space or # at its beginning or end without a backslash before it"));
+    }
+    let mut out = Vec::with_capacity(value.len());
+    let mut bytes = value.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'\\' => match bytes.next() {
+                Some(b @ (b',' | b'+' | b'"' | b'\\' | b'<' | b'>' | b';' | b'#' | b' ' | b'=')) => out.push(b),
+                high => match (high.and_then(hex_digit), bytes.next().and_then(hex_digit)) {
+                    (Some(high), Some(low)) => out.push((high << 4) | low),
+                    _ => return Err(format!("\"{value}\" has a backslash before what needs none")),
+                },
+            },
+            b'"' | b'<' | b'>' | b';' | b'+' | b',' => {
+                return Err(format!("\"{value}\" has a {} without a backslash before it", char::from(byte)));
+            }
+            byte => out.push(byte),
+        }
+    }
+    String::from_utf8(out).map_err(|_| format!("\"{value}\" is not text"))
+}
+
+fn hex_digit(byte: u8) -> Option<u8> {
+    // At most 15.
+    char::from(byte).to_digit(16).map(|digit| digit as u8)
+}
+
 /// A distinguished name, the last part first. `None`: an attribute is not known, or is no text.
-fn name(name: &X509Name) -> Option<String> {
+pub(crate) fn name(name: &X509Name) -> Option<String> {
     let mut parts = Vec::new();
     for part in name.iter_rdn() {
         let mut together = Vec::new();
@@ -127,6 +198,40 @@ mod tests {
         assert_eq!(of(" a\"b<c>;\\+ "), "CN=\\ a\\\"b\\<c\\>\\;\\\\\\+\\ ");
         assert_eq!((attribute_name("2.5.4.97"), attribute_name("1.2.3")), (Some("organizationIdentifier"), None));
         assert_eq!(described(&[], 200), CertificateDescription { serial: Some("C8".into()), ..Default::default() });
+    }
+
+    #[test]
+    fn written_names_are_compared_in_one_form() {
+        for (written, wanted) in [
+            ("CN=alice,O=Example\\, Inc.,C=DE", "CN=alice,O=Example\\, Inc.,C=DE"),
+            ("cn=alice,Serialnumber=1", "CN=alice,serialNumber=1"),
+            ("CN=\\#1 ä\\0d\\0A", "CN=\\#1 \\C3\\A4\\0D\\0A"),
+            ("CN=\\ a\\\"b\\<c\\>\\;\\\\\\+\\ ", "CN=\\ a\\\"b\\<c\\>\\;\\\\\\+\\ "),
+            ("CN=a+UID=b,O=c\\=d=e", "CN=a+UID=b,O=c=d=e"),
+        ] {
+            assert_eq!(distinguished_name(written).as_deref(), Ok(wanted));
+            assert_eq!(distinguished_name(wanted).as_deref(), Ok(wanted), "{wanted}");
+        }
+        for wrong in [
+            "",
+            "alice",
+            "CN=",
+            "CN=a,",
+            "CN=a, O=b",
+            "CN=a ,O=b",
+            "CN= a",
+            "X=a",
+            "/C=DE/CN=a",
+            "CN=#04",
+            "CN=a\"b",
+            "CN=a;b",
+            "CN=a\\",
+            "CN=a\\4",
+            "CN=a\\zz",
+            "CN=\\FF",
+        ] {
+            assert!(distinguished_name(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -44,7 +44,7 @@ mod words;
 
 pub use authentication::{CertificateNames, REAUTHENTICATE_AFTER};
 pub use client::ClientContext;
-pub use description::{CertificateDescription, attribute_name};
+pub use description::{CertificateDescription, attribute_name, distinguished_name};
 pub use records::Records;
 pub use rustls::pki_types::CertificateDer;
 pub use server::{BuildError, ServerContext};

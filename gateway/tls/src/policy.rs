@@ -205,6 +205,10 @@ pub enum ClientName {
     Email(String),
     /// This common name, where the subject has no other.
     CommonName(String),
+    /// The subject as a whole, as [`distinguished_name`](crate::distinguished_name) writes it.
+    Subject(String),
+    /// The same of the authority that has issued it.
+    Issuer(String),
     /// Every certificate, whatever its names are.
     Any,
 }
@@ -217,6 +221,8 @@ impl std::fmt::Display for ClientName {
             Self::UriBelow(start) => write!(f, "uri:{start}*"),
             Self::Email(address) => write!(f, "email:{address}"),
             Self::CommonName(name) => write!(f, "cn:{name}"),
+            Self::Subject(name) => write!(f, "subject:{name}"),
+            Self::Issuer(name) => write!(f, "issuer:{name}"),
             Self::Any => f.write_str("any"),
         }
     }

@@ -368,9 +368,9 @@ impl Reply {
             ("ETag", "\"1\""),
             ("Set-Cookie", "session=1; Path=/"),
         ];
-        let asked = served.iter().map(|name| (*name, "from-the-server"));
+        let named = served.iter().map(|name| (*name, "from-the-server"));
         let mut headers: Vec<(String, String)> =
-            always.into_iter().chain(asked).map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
+            always.into_iter().chain(named).map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
         if status == 302 {
             // A Unix socket has no address that a client could go to.
             let own = if arrival.address.starts_with("unix:") { "localhost" } else { arrival.address.as_str() };

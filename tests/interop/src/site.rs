@@ -114,6 +114,14 @@ impl Site {
         issue(&self.authority, self.folder.path(), file, names, &key, None)
     }
 
+    /// Another certificate of the same authority, for a subject with this common name and this organization.
+    pub fn issue_of(&self, file: &str, common: &str, organization: &str) -> Identity {
+        self.issue_changed(file, &[], |params| {
+            params.distinguished_name.push(rcgen::DnType::CommonName, common);
+            params.distinguished_name.push(rcgen::DnType::OrganizationName, organization);
+        })
+    }
+
     /// The same of X.509 version 1, as old programs make them: without extensions.
     pub fn issue_version_1(&self, file: &str) -> Identity {
         let identity = self.issue(file, &[]);

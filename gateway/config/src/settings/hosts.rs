@@ -12,6 +12,7 @@ use crate::forwarding::{self, Mirror};
 use crate::pages;
 use crate::paths::{self, Written};
 use crate::redirects as tables;
+use crate::response_rewrites as rewritten;
 use crate::upstream::{Entry, entries, entries_shape};
 use sealane_http::coding::Coding;
 use sealane_proxy::access::HeaderCondition;
@@ -19,6 +20,7 @@ use sealane_proxy::balance::HashKey;
 use sealane_proxy::compression::MediaTypes;
 use sealane_proxy::cors::OriginPattern;
 use sealane_proxy::redirects::RedirectTable;
+use sealane_proxy::response_rewrites::Pair;
 use sealane_proxy::rules::{Piece, Redirect};
 
 table! {
@@ -147,8 +149,9 @@ table! {
 
     /// Names of the client certificates that are allowed, as in `names` of `client_auth`; all other clients are
     /// refused. A name is `"dns:app.example.com"` (or a pattern), `"uri:spiffe://example.com/ns/prod/*"`,
-    /// `"email:a@example.com"` or `"cn:alice"`. `"any"` allows every certificate that the listener accepts: with it,
-    /// one route can require a certificate while other routes do not. The listener must ask for certificates
+    /// `"email:a@example.com"`, `"subject:CN=alice,O=Example,C=DE"` (the whole subject), `"issuer:CN=Example CA"` or
+    /// `"cn:alice"` (weaker than the subject: any organization). `"any"` allows every certificate that the listener accepts:
+    /// with it, one route can require a certificate while other routes do not. The listener must ask for certificates
     /// (`client_auth`). The listener, the host and the route must all allow the request.
     allow_certificate: Strings = Strings, example(["dns:*.clients.example.com", "uri:spiffe://example.com/ns/prod/*"]);
     /// Names of client certificates that are refused, even if `allow_certificate` names them.
@@ -241,6 +244,24 @@ table! {
     /// head of the response, in milliseconds. Everybody who gets the response can read it. A route without
     /// `server_timing` uses the host's `server_timing`.
     server_timing: Flag = Flag, described("`false`; in a route the host's"), example(true);
+    /// Pass requests for WebSocket and other upgrades on to the upstream. With `false`, a request with `Upgrade` goes to the
+    /// upstream as an ordinary request without it (HTTP/1.1), and an extended CONNECT gets 501 (HTTP/2, HTTP/3). A route
+    /// without `upgrade` uses the host's `upgrade`. See [routing](page:routing#websocket-and-other-upgrades).
+    upgrade: Flag = Flag, described("`true`; in a route the host's"), example(false), aliases("websocket", "websockets");
+    /// A table of URLs or paths of servers, and of those in their place, in the headers `Location` and `Refresh` of upstreams'
+    /// responses. A header that begins with a key of the table begins with its value instead. If several keys match, the
+    /// longest key applies. A route without `rewrite_location` uses the host's table. See
+    /// [routing](page:routing#addresses-in-responses).
+    rewrite_location: Own<Vec<Pair>> = Own(rewritten::locations, || Shape::Map(Box::new(Shape::Text(None)))),
+        example({ "http://10.0.0.1:8080/app/" = "/" }), aliases("proxy_redirect");
+    /// A table of paths: the attribute `Path` of cookies in upstreams' responses. It works as `rewrite_location` does. A route
+    /// without `rewrite_cookie_path` uses the host's table.
+    rewrite_cookie_path: Own<Vec<Pair>> = Own(rewritten::cookie_paths, || Shape::Map(Box::new(Shape::Text(None)))),
+        example({ "/app/" = "/" }), aliases("proxy_cookie_path");
+    /// A table of domains: the attribute `Domain` of cookies in upstreams' responses. The whole domain must be equal; case
+    /// and a dot at the beginning make no difference. A route without `rewrite_cookie_domain` uses the host's table.
+    rewrite_cookie_domain: Own<Vec<Pair>> = Own(rewritten::cookie_domains, || Shape::Map(Box::new(Shape::Text(None)))),
+        example({ "app.internal" = "example.com" }), aliases("proxy_cookie_domain");
     /// Which pages of other origins may read responses: a table, or `false` in a route. A route without `cors` uses
     /// the host's `cors`. For a route with `false`, preflights are requests like others: to let its servers answer them,
     /// `methods` of the route must contain `OPTIONS`. See [routing](page:routing#pages-of-other-origins).
@@ -251,7 +272,7 @@ table! {
     compression: Own<Compression> = Own(codings::read, || Shape::Either(
         vec![Shape::Flag, Shape::Table(&compression::TABLE)])), described("`false`; in a route the host's"),
         example({ encodings = ["zstd", "gzip"] }), aliases("gzip", "brotli", "encode", "compress");
-    /// While maintenance is on, requests get 503. A route without `maintenance` uses the host's `maintenance`. See
+    /// While maintenance is on, requests get 503, without the `response_headers` of the route. A route without `maintenance` uses the host's `maintenance`. See
     /// [routing](page:routing#error-pages-and-maintenance).
     maintenance: One = One(&maintenance::TABLE), example({ enabled = false, retry_after = "10m" });
     /// Pages for error responses.
@@ -274,6 +295,8 @@ table! {
     status: Count = Count(300..=399), default(308);
     /// Add the request's query to the target.
     keep_query: Flag = Flag, default(false);
+    /// Match the paths of requests in any case: `/Jobs` in the table is also for `/jobs`.
+    ignore_case: Flag = Flag, default(false);
 }
 
 table! {

@@ -265,7 +265,8 @@ table! {
     /// A client's certificate must have at least one of these names: `"dns:app.example.com"`,
     /// `"dns:*.clients.example.com"` (one label), `"dns:**.example.com"` (one or more labels),
     /// `"uri:spiffe://example.com/ns/prod/sa/web"`, `"uri:spiffe://example.com/ns/prod/*"` (URIs below this path),
-    /// `"email:a@example.com"`, `"cn:alice"` (the common name).
+    /// `"email:a@example.com"`, `"subject:CN=alice,O=Example,C=DE"` (the whole subject), `"issuer:CN=Example CA"` (the whole
+    /// name of the authority that issued the certificate), `"cn:alice"` (the common name).
     names: Strings = Strings, described("every name"), example(["uri:spiffe://example.com/ns/prod/*"]);
     /// How many intermediate certificates a client may send. Certificates that are in `ca` do not count. With 0, a CA in
     /// `ca` must have signed the client's certificate itself.

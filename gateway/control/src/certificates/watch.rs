@@ -32,8 +32,8 @@ pub enum FileSet {
     Certificate(CertificateFiles),
     /// A list of addresses.
     AddressList(PathBuf),
-    /// A table of redirects.
-    Redirects(PathBuf),
+    /// A table of redirects, and whether it ignores case.
+    Redirects(PathBuf, bool),
     /// Users of `basic_auth`.
     Users(PathBuf),
     /// Revocation lists.
@@ -53,7 +53,7 @@ impl FileSet {
     pub fn of(config: &Config) -> Vec<Self> {
         let certificates = config.certificate_files().into_iter().map(Self::Certificate);
         let lists = config.address_lists().into_iter().map(Self::AddressList);
-        let tables = config.redirect_tables().into_iter().map(Self::Redirects);
+        let tables = config.redirect_tables().into_iter().map(|(file, any_case)| Self::Redirects(file, any_case));
         let users = config.users_files().into_iter().map(Self::Users);
         let revoked = config.revocation_lists().into_iter().map(|lists| Self::RevocationLists(lists.source.clone()));
         let tunnel = config.tunnel_lists.iter().cloned().map(Self::TunnelLists);
@@ -78,7 +78,7 @@ impl FileSet {
             Self::Certificate(files) => (Some(files), None, None),
             Self::AdminTls(files) => (None, None, Some(files)),
             Self::AddressList(file)
-            | Self::Redirects(file)
+            | Self::Redirects(file, _)
             | Self::Users(file)
             | Self::RevocationLists(file)
             | Self::TunnelLists(file)

@@ -403,8 +403,8 @@ pub async fn read_again(all: Vec<FileSet>) -> Vec<Reread> {
                 let read = config::read_list_again(&file, &answers);
                 Reread::AddressList(file, read)
             }
-            FileSet::Redirects(file) => {
-                let read = config::read_redirects_again(&file, &answers);
+            FileSet::Redirects(file, any_case) => {
+                let read = config::read_redirects_again(&file, any_case, &answers);
                 Reread::Redirects(file, read)
             }
             FileSet::RevocationLists(file) => {

@@ -366,6 +366,7 @@ fn messages() {
             "\"X_User\" is already used by copy_headers or user_header",
         ),
         (listener("") + &respond + "server_timing = \"on\"\n", "write server_timing = true"),
+        (listener("") + &respond + "websocket = false\n", "did you mean \"upgrade\""),
         (listener("") + &respond + "compression = \"gzip\"\n", "write compression = true"),
         (listener("") + &respond + "gzip = true\n", "did you mean \"compression\""),
         (

@@ -8,7 +8,7 @@ use super::acl::{Acls, Condition, Counter, HostSample, Match, Remarks, Test, Use
 use super::formats::Flags;
 use super::parser::{Line, Proxy};
 use crate::addresses::{Access, Clients};
-use crate::nginx::{FRAMING, is_name, is_value, parts_of};
+use crate::nginx::{FRAMING, is_name, is_value, location_pair, parts_of};
 use crate::output::{Action, BasicAuth, Edits};
 use crate::paths::PathTest;
 use crate::patterns;
@@ -80,6 +80,8 @@ pub(super) enum Edit {
     Set(String, String),
     Add(String, String),
     Remove(String),
+    /// The beginning of `Location`, and what stands in its place.
+    Location(String, String),
 }
 
 impl Edit {
@@ -87,8 +89,32 @@ impl Edit {
     pub fn name(&self) -> &str {
         match self {
             Self::Set(name, _) | Self::Add(name, _) | Self::Remove(name) => name,
+            Self::Location(..) => "Location",
         }
     }
+}
+
+const NEW_VALUE: &str = "Sealane does not change the values of response headers, except the beginning of Location (rewrite_location): let \
+     the server send the right value. For Location, it gets the client's scheme and host in X-Forwarded-Proto and X-Forwarded-Host. For a \
+     constant value, write response_headers";
+
+/// The beginning that a rule replaces, and by what: `^http://a/(.*)$ https://b/\1`.
+fn new_beginning(words: &[String]) -> Option<(String, String)> {
+    let [_, _, _, expression, to] = words else { return None };
+    let expression = expression.strip_prefix('^')?;
+    let beginning = expression.strip_suffix("(.*)$").or_else(|| expression.strip_suffix("(.*)"))?;
+    let mut from = String::new();
+    let mut chars = beginning.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => from.push(chars.next().filter(|c| c.is_ascii_punctuation())?),
+            // Nearly everybody means the dot itself.
+            c if c.is_ascii_alphanumeric() || "./:-_~@,;=&%#".contains(c) => from.push(c),
+            _ => return None,
+        }
+    }
+    let to = to.strip_suffix("\\1").filter(|to| !to.contains(['\\', '%']))?;
+    location_pair(&from, to)
 }
 
 /// What rules lead to for an atom.
@@ -108,6 +134,8 @@ pub(super) struct Outcome {
     pub after: Edits,
     pub after_hsts: Option<(String, Place)>,
     pub host: Option<(String, Place)>,
+    /// What is changed in `Location` of servers' responses: a beginning, and what stands in its place.
+    pub location: Option<(String, String, Place)>,
     pub rewrite: Option<(String, Place)>,
     /// The path that servers get.
     pub template: Option<(String, Place)>,
@@ -253,6 +281,10 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
     let at = line.words.iter().position(|w| w == "if" || w == "unless").unwrap_or(line.words.len());
     let mut remarks = Remarks::default();
     let mut what = what(&line.words[..at]);
+    // A condition on the response is not understood, and one on the request is rare.
+    if matches!(what, What::Header(_, Edit::Location(..))) && at < line.words.len() {
+        what = What::Skip(NEW_VALUE);
+    }
     match &what {
         What::Nothing(why) => {
             report.same(line.id, *why);
@@ -586,10 +618,12 @@ fn what(words: &[String]) -> What {
                  It gets the client's scheme in X-Forwarded-Proto",
             )
         }
-        ("http-response" | "http-after-response", "replace-header" | "replace-value") => What::Skip(
-            "Sealane does not change the values of response headers: let the server send the right value. For Location, it gets the \
-             client's scheme and host in X-Forwarded-Proto and X-Forwarded-Host. For a constant value, write response_headers",
-        ),
+        ("http-response" | "http-after-response", "replace-header" | "replace-value") => {
+            match new_beginning(words).filter(|_| word(2).eq_ignore_ascii_case("location")) {
+                Some((from, to)) => What::Header(Of::Responses, Edit::Location(from, to)),
+                None => What::Skip(NEW_VALUE),
+            }
+        }
         ("http-response" | "http-after-response", _) => What::Refuse(
             "the import does not translate this change of responses: write response_headers, or let the server make \
              the change",

@@ -7,6 +7,7 @@ use super::headers::{self, Changes};
 use super::locations::{Location, NewPath, Site, Step, Then, When};
 use super::maps;
 use super::parser::Directive;
+use super::responses;
 use super::scope::{Import, Scope};
 use super::upstreams::{self, Protocol, Target};
 use super::variables::{expand, has_variables, target};
@@ -480,6 +481,14 @@ pub(super) fn if_step<'d>(
             }
             return Some(Step { d, when: When::NoCertificate, then: Then::Answer(action) });
         }
+        (Condition::OtherCertificate(_), Some(asked)) if !asked.tls => return constant(import, true),
+        (Condition::OtherCertificate(names), _) if action.is_refusal() => {
+            match action == Action::status(403) {
+                true => import.same(d, "allow_certificate"),
+                false => import.differs(d, "allow_certificate: the status is 403"),
+            }
+            return Some(Step { d, when: When::OtherCertificate(names), then: Then::Answer(action) });
+        }
         (Condition::Method(list, is), _) => When::Method(list, is),
         (Condition::Values(any), _) => {
             if any.iter().any(|(_, rule)| rule == "true") {
@@ -616,7 +625,7 @@ fn unknown_if<'d>(import: &mut Import<'d>, d: &'d Directive) {
         Some(map) => {
             import.missing(map, format!("see {}", named(d)));
             ". If the map has the targets of redirects, write a route with redirects = { paths = { \"/old\" = \"/new\" }, \
-             status = 301 }, and a route with path_regex and redirect for each expression"
+             status = 301, ignore_case = true }, and a route with path_regex and redirect for each expression"
         }
         None => "",
     };
@@ -705,7 +714,9 @@ fn pass<'d>(
         None => (authority, uri, rewritten),
     };
     headers::request(import, site, scope, if grpc { "grpc_set_header" } else { "proxy_set_header" }, changes);
+    route.upgrade = Some(headers::upgrade(import, scope, d));
     let to = Target { protocol: if grpc { Protocol::Grpc } else { Protocol::Http }, tls, authority };
+    route.rewrites = responses::rewrites(import, l, d, &to, uri, changes.host.as_ref());
     if rewritten.is_some() && (uri.is_some() || has_variables(authority)) {
         return import.missing(
             d,

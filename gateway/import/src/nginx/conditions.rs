@@ -3,6 +3,7 @@
 use super::parser::Directive;
 use crate::patterns;
 use crate::values::{self, COOKIE};
+use sealane_tls::distinguished_name;
 
 /// A condition of `if`, as far as it is understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub(super) enum Condition {
     NoCertificate {
         over_tls: bool,
     },
+    /// The client has shown no certificate with one of these names, as in `allow_certificate`.
+    OtherCertificate(Vec<String>),
     Unknown,
 }
 
@@ -120,6 +123,10 @@ fn read(d: &Directive) -> Option<Condition> {
             ("=", "NONE") => Condition::NoCertificate { over_tls: true },
             _ => return None,
         },
+        "ssl_client_s_dn" | "ssl_client_i_dn" | "ssl_client_s_dn_legacy" | "ssl_client_i_dn_legacy" => match operator {
+            "!=" => Condition::OtherCertificate(vec![of_certificate(variable, value, false)?]),
+            _ => return None,
+        },
         "server_port" if matches!(operator, "=" | "!=") => Condition::Port(value.parse().ok()?, positive),
         "host" | "http_host" => {
             let names = match (pattern, operator) {
@@ -174,6 +181,48 @@ fn read(d: &Directive) -> Option<Condition> {
     })
 }
 
+/// The name of a client's certificate in `allow_certificate`, where a variable has this value. `any_case`: the value is compared in any
+/// case.
+pub(crate) fn of_certificate(variable: &str, value: &str, any_case: bool) -> Option<String> {
+    let (kind, is_legacy) = match variable {
+        "ssl_client_s_dn" => ("subject", false),
+        "ssl_client_i_dn" => ("issuer", false),
+        "ssl_client_s_dn_legacy" => ("subject", true),
+        "ssl_client_i_dn_legacy" => ("issuer", true),
+        _ => return None,
+    };
+    let name = if is_legacy { reversed(value)? } else { value.to_owned() };
+    let normal = distinguished_name(&name).ok()?;
+    // Texts are compared: a text in another form is equal to no certificate's.
+    let is_same = if any_case { normal.eq_ignore_ascii_case(&name) } else { normal == name };
+    is_same.then(|| format!("{kind}:{normal}"))
+}
+
+/// What OpenSSL writes as `/C=DE/O=Example/CN=alice`, with the last part first.
+fn reversed(text: &str) -> Option<String> {
+    // This form escapes no separators: another reading is of a certificate that is refused then.
+    let mut parts = Vec::new();
+    for part in text.strip_prefix('/')?.split('/') {
+        let (kind, value) = part.split_once('=')?;
+        let mut out = format!("{kind}=");
+        for (at, c) in value.char_indices() {
+            let is_at_end = at == 0 || at + 1 == value.len();
+            match c {
+                // It stands for another character.
+                '\\' => return None,
+                ',' | '+' | '"' | '<' | '>' | ';' => out.push('\\'),
+                ' ' if is_at_end => out.push('\\'),
+                '#' if at == 0 => out.push('\\'),
+                _ => {}
+            }
+            out.push(c);
+        }
+        parts.push(out);
+    }
+    parts.reverse();
+    Some(parts.join(","))
+}
+
 /// The header or cookie that a variable has, as routes name it.
 pub(super) fn of_variable(variable: &str) -> Option<String> {
     let good = |text: &&str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
@@ -196,4 +245,31 @@ pub(super) fn header_name(variable: &str) -> String {
         })
         .collect();
     words.join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_certificates_are_read_in_both_forms() {
+        for (variable, value, any_case, wanted) in [
+            ("ssl_client_s_dn", "CN=a,O=B\\, C,C=DE", false, Some("subject:CN=a,O=B\\, C,C=DE")),
+            ("ssl_client_i_dn", "CN=CA", false, Some("issuer:CN=CA")),
+            ("ssl_client_s_dn_legacy", "/C=DE/O=B, C/CN=a", false, Some("subject:CN=a,O=B\\, C,C=DE")),
+            ("ssl_client_i_dn_legacy", "/CN=CA", false, Some("issuer:CN=CA")),
+            ("ssl_client_s_dn", "cn=a,o=B", true, Some("subject:CN=a,O=B")),
+            // What no certificate is equal to.
+            ("ssl_client_s_dn", "cn=a,o=B", false, None),
+            ("ssl_client_s_dn", "CN=a, O=B", true, None),
+            ("ssl_client_s_dn", "/C=DE/CN=a", true, None),
+            ("ssl_client_s_dn_legacy", "CN=a,C=DE", false, None),
+            ("ssl_client_s_dn_legacy", "/CN=a\\xE4", false, None),
+            ("ssl_client_s_dn", "~CN=a", true, None),
+            ("ssl_client_s_dn", "", true, None),
+            ("ssl_client_serial", "CN=a", false, None),
+        ] {
+            assert_eq!(of_certificate(variable, value, any_case).as_deref(), wanted, "{variable} {value}");
+        }
+    }
 }

@@ -179,6 +179,27 @@ pub(super) fn request<'d>(
     }
 }
 
+/// Whether servers get `Upgrade` from clients, and the line that says so. In NGINX they get it only if the configuration sends both
+/// headers.
+pub(super) fn upgrade<'d>(import: &mut Import<'d>, scope: &Scope<'d>, pass: &'d Directive) -> (bool, Place) {
+    if pass.name() != "proxy_pass" {
+        return (false, pass.place.clone());
+    }
+    let all = scope.all(&["proxy_set_header"]);
+    let mut value = |name: &str| {
+        let d = all.iter().rev().find(|d| d.word(1).is_some_and(|n| n.eq_ignore_ascii_case(name)))?;
+        Some((d.place.clone(), expand(import, scope, d.word(2)?)))
+    };
+    match (value("upgrade"), value("connection")) {
+        (Some((place, asked)), Some((_, connection))) => {
+            let is_said = connection.contains('$') || connection.to_ascii_lowercase().contains("upgrade");
+            (is_said && !asked.trim().is_empty(), place)
+        }
+        (Some((place, _)), None) => (false, place),
+        (None, _) => (false, pass.place.clone()),
+    }
+}
+
 /// A header that is a constant or has parts of the request.
 fn of_parts<'d>(
     import: &mut Import<'d>,

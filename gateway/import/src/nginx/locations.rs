@@ -46,6 +46,8 @@ pub(super) enum When {
     Clients(Clients),
     /// The client has shown no certificate. What it leads to refuses.
     NoCertificate,
+    /// The client has shown no certificate with one of these names. What it leads to refuses.
+    OtherCertificate(Vec<String>),
     /// The header has another value than this one. What it leads to refuses.
     OtherValue(String, String),
 }

@@ -2,7 +2,7 @@
 //! redirect for each of its paths, and `if ($bad_bot)`, where a `map` compares a header, is a condition on this header.
 
 use super::actions::COOKIES_DIFFER;
-use super::conditions::{Condition, of_variable, parts};
+use super::conditions::{Condition, of_certificate, of_variable, parts};
 use super::locations::{Step, Then, When};
 use super::parser::Directive;
 use super::scope::Import;
@@ -56,7 +56,8 @@ pub(super) fn redirects<'d>(import: &mut Import<'d>, d: &'d Directive, name: Opt
     import.same(inner, "redirect");
     import.differs(
         map,
-        "routes with \"exact\": Sealane distinguishes upper and lower case in paths; NGINX's map does not",
+        "routes with \"exact\": they distinguish upper and lower case; NGINX's map does not. If clients use other spellings, write \
+         redirects with ignore_case = true instead",
     );
     Some(steps)
 }
@@ -65,7 +66,8 @@ pub(super) fn redirects<'d>(import: &mut Import<'d>, d: &'d Directive, name: Opt
 pub(super) fn condition(import: &mut Import, d: &Directive) -> Option<Condition> {
     let condition = parts(d)?;
     let map = import.maps.get(condition.variable.as_str()).copied()?;
-    let name = of_variable(map.word(1)?.replace(['{', '}'], "").strip_prefix('$')?)?;
+    let source = map.word(1)?.replace(['{', '}'], "");
+    let variable = source.strip_prefix('$')?;
     let holds = |value: &str| match condition.operator.as_str() {
         // NGINX takes an empty value and "0" for false.
         "" => Some(!value.is_empty() && value != "0"),
@@ -73,12 +75,42 @@ pub(super) fn condition(import: &mut Import, d: &Directive) -> Option<Condition>
         "!=" => Some(value != condition.value),
         _ => None,
     };
+    if variable.starts_with("ssl_client_") {
+        let names = certificates(map, variable, holds)?;
+        import.differs(
+            map,
+            "allow_certificate: Sealane distinguishes upper and lower case in the names of certificates; NGINX's map does not",
+        );
+        return Some(Condition::OtherCertificate(names));
+    }
+    let name = of_variable(variable)?;
     let rules = keys(map, holds)?;
     match name.starts_with(COOKIE) {
         true => import.differs(map, COOKIES_DIFFER),
         false => import.same(map, "routes with \"headers\""),
     }
     Some(Condition::Values(rules.into_iter().map(|rule| (name.clone(), rule)).collect()))
+}
+
+/// The names of certificates for which a `map` has a value for which `holds` says no. All others must be refused.
+fn certificates(map: &Directive, variable: &str, holds: impl Fn(&str) -> Option<bool>) -> Option<Vec<String>> {
+    let mut out = Vec::new();
+    // A map has an empty value where nothing is said.
+    let mut otherwise = "";
+    for entry in map.inner() {
+        let (key, value) = (entry.name(), entry.word(1)?);
+        if entry.words.len() != 2 || has_variables(value) || key == "include" {
+            return None;
+        }
+        match key {
+            "default" => otherwise = value,
+            // An expression may be for names that come behind it, too.
+            _ if key.starts_with('~') => return None,
+            key if !holds(value)? => out.push(of_certificate(variable, key, true)?),
+            _ => {}
+        }
+    }
+    (holds(otherwise)? && !out.is_empty()).then_some(out)
 }
 
 /// The conditions of which one holds where a `map` has a value for which `holds` says yes.

@@ -65,7 +65,7 @@ fn copies<'d>(
     if has_variables(authority) {
         return Err(WHERE);
     }
-    if route.rewrites() {
+    if route.rewrites_path() {
         return Err("in NGINX the copies have the client's path, but in Sealane they have the rewritten path: if the \
                     server accepts the rewritten path, write mirror in the route");
     }

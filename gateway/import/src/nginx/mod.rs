@@ -22,6 +22,7 @@ mod names;
 mod pages;
 mod parser;
 mod redirects;
+mod responses;
 mod scope;
 mod server;
 mod sockets;
@@ -31,7 +32,9 @@ mod tls;
 mod upstreams;
 mod variables;
 
+pub(crate) use conditions::of_certificate;
 pub(crate) use headers::{FRAMING, is_name, is_value};
+pub(crate) use responses::location_pair;
 pub use table::DIRECTIVES;
 pub(crate) use variables::parts_of;
 
@@ -138,6 +141,9 @@ const DECIDING: &[&str] = &[
     "ssl_verify_depth",
 ];
 
+/// Directives that change the responses of servers.
+const REWRITES: &[&str] = &["proxy_redirect", "proxy_cookie_path", "proxy_cookie_domain"];
+
 /// Directives for which there is nothing, and which do something by being off.
 const STRICT_IF_OFF: &[&str] = &["merge_slashes", "underscores_in_headers"];
 
@@ -225,6 +231,7 @@ fn rest(import: &mut Import, block: &[Directive], known: &Known) {
                     Outcome::Undecided,
                     "cookies are passed on as they are: let the server set Secure, HttpOnly and SameSite",
                 ),
+                _ if REWRITES.contains(&d.name()) && d.arguments() == ["off"] => (Outcome::Same, "off"),
                 _ if known.is_of_no_server(d.name()) => (Outcome::Same, "no server is asked with this protocol"),
                 // Nearly every file has it, for the files that NGINX serves.
                 _ if d.name() == "default_type" => (Outcome::Same, "no text of \"return\" has this type"),

@@ -276,9 +276,9 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("proxy_ignore_headers", NotNeeded("X-Accel-* headers have no effect")),
     ("add_trailer", Missing("let the server send trailers")),
     ("add_header_inherit", Missing("headers are inherited as in NGINX before 1.29; write them as response_headers")),
-    ("proxy_redirect", Missing(REWRITE)),
-    ("proxy_cookie_path", Missing(REWRITE)),
-    ("proxy_cookie_domain", Missing(REWRITE)),
+    ("proxy_redirect", Translated("`rewrite_location`")),
+    ("proxy_cookie_path", Translated("`rewrite_cookie_path`")),
+    ("proxy_cookie_domain", Translated("`rewrite_cookie_domain`")),
     (
         "proxy_cookie_flags",
         Undecided("cookies are passed on as they are: let the server set Secure, HttpOnly and SameSite"),

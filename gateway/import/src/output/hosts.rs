@@ -31,7 +31,7 @@ impl Host {
         let common = common(&mut routes);
         let own = routes
             .iter()
-            .position(|r| r.is_everything() && !r.rewrites() && !r.has_extras() && r.pages.is_empty())
+            .position(|r| r.is_everything() && !r.rewrites_path() && !r.has_extras() && r.pages.is_empty())
             .map(|i| routes.remove(i));
         Written { host: self, common, own, routes }
     }
@@ -101,6 +101,15 @@ fn common(routes: &mut [Route]) -> Option<Route> {
         out.request = first;
         routes.iter_mut().for_each(|r| r.request = Edits::default());
     }
+    out.upgrade = routes.iter().find(|r| passes(r) && !r.passes_upgrade()).and_then(|r| r.upgrade.clone());
+    // Where one route refuses upgrades, the host does, too, and the other routes allow them: a route that is added later refuses them.
+    for route in routes.iter_mut() {
+        let is_open = route.action.passes() && route.passes_upgrade();
+        let place = route.upgrade.take().map_or_else(|| route.origin.clone(), |(_, place)| place);
+        if out.upgrade.is_some() && is_open {
+            route.upgrade = Some((true, place));
+        }
+    }
     match routes.iter().all(|r| r.response.same() == out.response.same()) {
         true => routes.iter_mut().for_each(|r| r.response = Edits::default()),
         false => out.response = Edits::default(),
@@ -114,7 +123,12 @@ fn common(routes: &mut [Route]) -> Option<Route> {
         true => routes.iter_mut().for_each(|r| r.max_body = None),
         false => out.max_body = None,
     }
-    // Only responses of servers are compressed.
+    // Only responses of servers are changed, and compressed.
+    out.rewrites = routes.iter().find(|r| passes(r)).map(|r| r.rewrites.clone()).unwrap_or_default();
+    match routes.iter().filter(|r| passes(r)).all(|r| r.rewrites() == out.rewrites()) {
+        true => routes.iter_mut().for_each(|r| r.rewrites.clear()),
+        false => out.rewrites.clear(),
+    }
     out.compression = routes.iter().find(|r| passes(r)).and_then(|r| r.compression.clone());
     match routes.iter().filter(|r| passes(r)).all(|r| r.compression() == out.compression()) {
         true => routes.iter_mut().for_each(|r| r.compression = None),

@@ -141,6 +141,10 @@ pub(crate) struct Route {
     pub pages: Vec<ErrorPage>,
     /// Another upstream that gets copies of requests.
     pub mirror: Option<Mirror>,
+    /// What is changed in the responses of servers.
+    pub rewrites: Vec<Rewrites>,
+    /// Whether servers get `Upgrade`, and the line that says so. `None`: they do, and no line says so.
+    pub upgrade: Option<(bool, Place)>,
     pub request: Edits,
     pub response: Edits,
     pub hsts: Option<(String, Place)>,
@@ -160,6 +164,9 @@ pub(crate) struct Route {
     pub satisfy_any: Option<Place>,
     pub origin: Place,
 }
+
+/// `rewrite_location` and the like: the setting, its value in TOML, and the line that says so.
+pub(crate) type Rewrites = (&'static str, String, Place);
 
 /// `basic_auth`.
 #[derive(Clone, Debug)]
@@ -268,6 +275,8 @@ impl Route {
             template: None,
             pages: Vec::new(),
             mirror: None,
+            rewrites: Vec::new(),
+            upgrade: None,
             request: Edits::default(),
             response: Edits::default(),
             hsts: None,
@@ -338,12 +347,13 @@ impl Route {
     pub fn does(&self) -> String {
         let rewrite = (self.rewrite.as_ref().map(|w| &w.0), self.template.as_ref().map(|w| &w.0));
         let hsts = self.hsts.as_ref().map(|h| &h.0);
-        let mirror = self.mirror.as_ref().map(Mirror::to_toml);
+        let (mirror, upgrade) = (self.mirror.as_ref().map(Mirror::to_toml), self.passes_upgrade());
         let (changes, checks, limits, pages) = (self.changes(), self.checks(), self.limits(), self.pages());
         let (body, compression) = (self.body_limit(), self.compression());
         format!(
-            "{:?} {rewrite:?} {limits:?} {body:?} {compression:?} {hsts:?} {changes} {checks} {pages:?} {mirror:?}",
-            self.action
+            "{:?} {rewrite:?} {limits:?} {body:?} {compression:?} {hsts:?} {changes} {checks} {pages:?} {mirror:?} {upgrade} {:?}",
+            self.action,
+            self.rewrites()
         )
     }
 
@@ -378,8 +388,18 @@ impl Route {
         self.compression.as_ref().map(|c| c.0.as_str())
     }
 
+    /// What it changes in the responses of servers, without the origins.
+    pub fn rewrites(&self) -> Vec<(&str, &str)> {
+        self.rewrites.iter().map(|(setting, value, _)| (*setting, value.as_str())).collect()
+    }
+
+    /// Whether a client can ask for WebSocket and other protocols.
+    pub fn passes_upgrade(&self) -> bool {
+        !matches!(self.upgrade, Some((false, _)))
+    }
+
     /// Whether servers get another path than the client's.
-    pub fn rewrites(&self) -> bool {
+    pub fn rewrites_path(&self) -> bool {
         self.rewrite.is_some() || self.template.is_some()
     }
 
@@ -392,6 +412,8 @@ impl Route {
             && self.max_body.is_none()
             && self.compression.is_none()
             && self.mirror.is_none()
+            && self.rewrites.is_empty()
+            && self.upgrade.is_none()
             && self.access.is_open()
             && self.forward_auth.is_none()
             && self.basic_auth.is_none())
@@ -420,6 +442,9 @@ impl Route {
         if let Some((value, place)) = &self.hsts {
             line(out, &format!("hsts = {}", quoted(value)), Some(place));
         }
+        if let Some((upgrade, place)) = &self.upgrade {
+            line(out, &format!("upgrade = {upgrade}"), Some(place));
+        }
         if let Some((size, place)) = &self.max_body {
             line(out, &format!("max_body_size = {size}"), Some(place));
         }
@@ -431,6 +456,9 @@ impl Route {
             if let Some((_, place)) = limits.first() {
                 line(out, &format!("{key} = {}", list(&names)), Some(place));
             }
+        }
+        for (setting, value, place) in &self.rewrites {
+            line(out, &format!("{setting} = {value}"), Some(place));
         }
     }
 }

@@ -40,7 +40,7 @@ use crate::records::CLIENT_LEFT;
 use crate::relay::{half_close, relay_done};
 use crate::renewal::rules_hold;
 use crate::request_ids::mark_request;
-use crate::rules::Unprepared;
+use crate::rules::{RouteRef, Unprepared};
 use crate::service::{Proxy, log_exchange};
 use crate::settings::LaneSettings;
 use crate::snapshot::Action;
@@ -245,6 +245,9 @@ fn forward(
     let Some(upstream) = listener.upstreams.get(upstream) else {
         return refuse(proxy, cx, exchange, 500);
     };
+    if x.machine.asks_upgrade() && !may_pass_upgrade(x, &proxy.counters) {
+        return refuse(proxy, cx, exchange, 501);
+    }
     if forwarded::comes_round(&x.request.fields) {
         return refuse_loop(proxy, cx, exchange);
     }
@@ -287,6 +290,21 @@ fn forward(
     x.upstream = Some(upstream.clone());
     let actions = x.machine.on(Event::Forward);
     perform(proxy, cx, exchange, actions);
+}
+
+/// Whether a request that asks for another protocol goes to an upstream. On a route with `upgrade = false`, a request with `Upgrade` goes
+/// there without it, and an extended CONNECT does not.
+#[inline(never)]
+fn may_pass_upgrade(x: &mut Exchange, counters: &Counters) -> bool {
+    if x.routed.route().and_then(RouteRef::route).is_none_or(|route| route.upgrade) {
+        return true;
+    }
+    counters.count(Count::UpgradesDenied);
+    let is_request = x.machine.ignore_upgrade();
+    if !is_request {
+        x.routed.deny(DeniedBy::Upgrade);
+    }
+    is_request
 }
 
 /// A connection can take the request's head. What the adapter is to do: send the head and pass the actions to

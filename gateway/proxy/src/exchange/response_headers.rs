@@ -3,7 +3,7 @@
 
 use crate::connections::Connections;
 use crate::exchange::Exchange;
-use crate::exchange::routed::{OwnAnswer, Sticky};
+use crate::exchange::routed::{OwnAnswer, Served, Sticky};
 use crate::forwarding::new_cookie;
 use crate::request_ids::{name_response, time_response};
 use crate::settings::LaneSettings;
@@ -23,7 +23,12 @@ pub(crate) fn add_response_headers(
     let secure = connections.client_of(x.client_stream).is_some_and(|c| c.is_secure());
     let (mut tells_times, mut compresses) = (false, false);
     if let Some(responses) = x.routed.responses() {
-        responses.finish(&mut x.response.fields, &x.routed.cors, secure);
+        if let (Some(rewrites), false) = (&responses.rewrites, ours) {
+            rewrites.apply(&mut x.response.fields);
+        }
+        // In maintenance, nothing is said for the route, such as its cookies.
+        let is_of_host = x.routed.served == Some(Served::Maintenance);
+        responses.finish(&mut x.response.fields, &x.routed.cors, secure, is_of_host);
         (tells_times, compresses) = (responses.server_timing, responses.compression.is_some());
     }
     if tells_times {

@@ -115,6 +115,8 @@ pub(crate) enum DeniedBy {
     NoServer,
     /// The gateway has forwarded the request to itself.
     Loop,
+    /// `upgrade = false`: an extended CONNECT.
+    Upgrade,
 }
 
 impl DeniedBy {
@@ -138,6 +140,7 @@ impl DeniedBy {
             Self::QueueTimeout => "queue_timeout",
             Self::NoServer => "no_server",
             Self::Loop => "loop",
+            Self::Upgrade => "upgrade",
         }
     }
 }

@@ -136,6 +136,52 @@ allow_certificate = "any"
     assert!(eventually(|| lines() as f64 == refused + 3.0), "{}", log());
 }
 
+/// A subject is compared as a whole: the common name alone is not enough.
+#[test]
+fn a_route_may_be_for_some_subjects() {
+    let site = Site::new();
+    let rest = r#"
+[[host]]
+names = ["*"]
+respond = {}
+deny_certificate = "subject:O=Banned,CN=edi"
+[[host.route]]
+path = "/whole"
+respond = {}
+allow_certificate = ["subject:o=Partner\\, Inc.,cn=edi", "subject:CN=edi,O=Partner"]
+[[host.route]]
+path = "/name"
+respond = {}
+allow_certificate = "cn:edi"
+[[host.route]]
+path = "/issuer"
+respond = {}
+allow_certificate = "issuer:CN=Sealane interop tests"
+[[host.route]]
+path = "/stranger"
+respond = {}
+allow_certificate = "issuer:CN=Another authority"
+"#;
+    let (gateway, _plain) = gateway(&site, rest);
+    let partner = site.issue_of("partner", "edi", "Partner, Inc.");
+    let (other, lower) = (site.issue_of("other", "edi", "Partner"), site.issue_of("lower", "edi", "partner, inc."));
+    let banned = site.issue_of("banned", "edi", "banned");
+    for (identity, path, status) in [
+        (Some(&partner), "/whole", 200),
+        // Another organization, another order of the parts, another case.
+        (Some(&other), "/whole", 403),
+        (Some(&lower), "/whole", 403),
+        (None, "/whole", 403),
+        (Some(&other), "/name", 200),
+        // What is denied is so in any case.
+        (Some(&banned), "/name", 403),
+        (Some(&other), "/issuer", 200),
+        (Some(&other), "/stranger", 403),
+    ] {
+        assert_eq!(visit(&site, &gateway, identity, path), [status; 6], "{identity:?} {path}");
+    }
+}
+
 #[test]
 fn a_route_may_be_for_requests_with_a_header() {
     let site = Site::new();
@@ -281,6 +327,8 @@ fn rules_that_could_not_work_are_refused() {
     let host = "[[host]]\nnames = [\"*\"]\nrespond = {}\n";
     for (line, told) in [
         ("allow_certificate = \"alice\"", "\"alice\" is not the name of a client"),
+        ("allow_certificate = \"subject:/C=DE/CN=alice\"", "in the order of RFC 4514"),
+        ("deny_certificate = \"subject:CN=alice, O=Example\"", "is not the short name of an attribute"),
         ("allow_certificate = \"cn:alice\"", "no listener asks for client certificates"),
         ("deny_certificate = \"cn:alice\"", "no listener asks for client certificates"),
         ("allow_header = { Host = \"a\" }", "cannot have a condition on \"Host\""),

@@ -97,6 +97,7 @@ mod reload;
 mod request_ids;
 mod request_rules;
 mod reset_floods;
+mod response_rewrites;
 mod resumption_limits;
 mod retries;
 mod revocation;

@@ -278,6 +278,8 @@ response_headers = {{ set = {{ X-Moved = "1" }} }}
 redirects = {{ paths = {{ "/a" = "/b", "/old/1" = "/never" }} }}
 methods = ["GET"]
 [[host.route]]
+redirects = {{ paths = {{ "/Jobs" = "/careers" }}, ignore_case = true }}
+[[host.route]]
 exact = "/old/5"
 respond = {{ status = 204 }}
 [[host.route]]
@@ -305,6 +307,10 @@ respond = {{ status = 204 }}
     }
     assert_eq!(gateway.metric("sealane_table_redirects_total"), Some(18.0));
     assert!(eventually(|| site.logged("\"route\":\"moved\"") == 15));
+    for path in ["/Jobs", "/JOBS", "/jo%62s"] {
+        assert_eq!(ask("GET", path), to(308, "/careers"), "{path}");
+    }
+    assert_eq!(ask("GET", "/A"), [(); 3].map(|()| (200, None)), "this table does not ignore case");
 
     std::fs::write(&file, lines("newer")).expect("the test's file can be written");
     assert!(eventually(|| replacements(&gateway, "good") >= 1.0), "{}", gateway.server.log());
@@ -328,6 +334,8 @@ fn a_table_of_redirects_that_is_wrong_is_named() {
         ("redirects = { file = \"there-is-none.txt\" }", "cannot read the table of redirects"),
         ("redirects = { paths = { \"/a\" = \"b\" } }", "\"b\" has neither a scheme nor a path"),
         ("redirects = { paths = { \"/a\" = \"/a\" } }", "\"/a\" is redirected to itself"),
+        ("redirects = { paths = { \"/a\" = \"/A\" }, ignore_case = true }", "\"/a\" is redirected to itself"),
+        ("redirects = { paths = { \"/a\" = \"/b\", \"/A\" = \"/c\" }, ignore_case = true }", "a second target for"),
         ("redirects = { paths = { \"/a\" = \"/b\" }, status = 305 }", "305 is not a redirect status"),
         ("path = \"/\"\nredirects = { paths = { \"/a\" = \"/b\" } }", "excludes other conditions on the path"),
         ("respond = {}\nredirects = { paths = { \"/a\" = \"/b\" } }", "exclude each other"),
@@ -464,9 +472,11 @@ fn maintenance_refuses_all_but_those_who_are_allowed() {
 [[host]]
 names = ["*"]
 maintenance = {{ enabled = {enabled}, page = {page:?}, retry_after = "10m", allow = "203.0.113.0/24" }}
+response_headers.set.X-Host = "a"
 [[host.route]]
 path = "/app"
 to = {url:?}
+response_headers.add.Set-Cookie = "release=canary"
 [[host.route]]
 path = "/health"
 respond = {{ status = 200, body = "up" }}
@@ -487,10 +497,15 @@ maintenance = {{ enabled = false }}
             assert_eq!((answer.status, &*answer.body), (503, "<h1>soon</h1>"), "{target} over {version}");
             assert_eq!(answer.field("retry-after"), Some("600"));
             assert_eq!(answer.field("content-type"), Some("text/html; charset=utf-8"));
+            // What a route adds belongs to its own responses.
+            assert_eq!((answer.field("x-host"), answer.field("set-cookie")), (Some("a"), None), "over {version}");
         }
     }
     assert!(app.requests().is_empty());
-    assert_eq!(ask("203.0.113.5", "/app").map(|a| a.status), [200; 3]);
+    for answer in ask("203.0.113.5", "/app") {
+        let added = (answer.field("x-host"), answer.field("set-cookie"));
+        assert_eq!((answer.status, added), (200, (Some("a"), Some("release=canary"))));
+    }
     assert_eq!(ask("203.0.113.5", "/nowhere").map(|a| a.status), [404; 3]);
     assert_eq!(ask("192.0.2.1", "/health").map(|a| a.body), [(); 3].map(|()| "up".to_owned()));
     assert_eq!(gateway.metric("sealane_maintenance_responses_total"), Some(6.0));

@@ -5,11 +5,13 @@ use bytes::Bytes;
 use http::Request;
 use sealane_http::{BodyLength, Scheme};
 use sealane_interop::backend::Backend;
+use sealane_interop::eventually;
 use sealane_interop::gateway::{Gateway, before};
 use sealane_interop::h2::{self, End};
 use sealane_interop::h3::{self, Client, over_quic};
 use sealane_interop::noise;
 use sealane_interop::site::{HOST, Site};
+use sealane_interop::versions::Listening;
 
 const CONTINUATION: u8 = 0;
 const TEXT: u8 = 1;
@@ -211,4 +213,55 @@ fn an_answer_that_is_none_is_not_taken_for_one() {
             assert_eq!(response.await.expect("it is answered").status(), 502, "HTTP/2: {what}");
         });
     }
+}
+
+/// On a route with `upgrade = false`, HTTP/1.1 gets the answer to the request without `Upgrade`, and an extended CONNECT gets 501.
+#[test]
+fn a_route_without_upgrades_opens_no_websocket() {
+    let site = Site::new();
+    // This one switches whenever it gets a key.
+    let (eager, polite) = (Backend::websocket_echo(), Backend::saying("hello"));
+    let rest = format!(
+        "[[host]]\nnames = [\"*\"]\nto = [{:?}]\nupgrade = false\n\
+         [[host.route]]\npath = \"/polite\"\nto = [{:?}]\n\
+         [[host.route]]\npath = \"/ws\"\nto = [{0:?}]\nupgrade = true\n",
+        eager.url(),
+        polite.url()
+    );
+    let (gateway, plain) = Listening { rest: &rest, ..Listening::default() }.start(&site);
+    for (path, over_http1, extended) in [("/", 502, 501), ("/polite", 200, 501), ("/ws", 101, 200)] {
+        let mut wire = gateway.connect();
+        wire.send(format!(
+            "GET {path} HTTP/1.1\r\nHost: {HOST}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        ))
+        .expect("the gateway reads");
+        assert_eq!(wire.response("GET").expect("an answer").status(), over_http1, "HTTP/1.1: {path}");
+
+        h2::run(async {
+            let mut client = h2::connect(plain).await.ready().await.expect("the connection is open");
+            while !client.is_extended_connect_protocol_enabled() {
+                tokio::task::yield_now().await;
+            }
+            let mut ask = Request::connect(format!("http://{HOST}{path}")).body(()).expect("it is well-formed");
+            ask.headers_mut().insert("sec-websocket-version", "13".parse().expect("a value"));
+            ask.extensions_mut().insert(::h2::ext::Protocol::from_static("websocket"));
+            let (response, _send) = client.send_request(ask, false).expect("it can be sent");
+            assert_eq!(response.await.expect("it is answered").status().as_u16(), extended, "HTTP/2: {path}");
+        });
+
+        let mut client = Client::connect(gateway.address, &over_quic(gateway.config(), false));
+        let mut request = h3::head("GET", path, &[("sec-websocket-version", "13")]);
+        request.fields.push(b"upgrade", b"websocket").expect("a legal field");
+        let mut bytes = Vec::new();
+        sealane_http::h3::encode_request(&mut bytes, &request, BodyLength::None, Scheme::Https, true);
+        let id = client.open(&bytes, false);
+        assert!(client.until(|c| c.so_far(id).is_ok_and(|r| r.status != 0)), "HTTP/3: {path}");
+        assert_eq!(client.so_far(id).expect("a head").status, extended, "HTTP/3: {path}");
+    }
+    let asked = polite.last();
+    assert_eq!((asked.header("upgrade"), asked.header("connection")), (None, None));
+    assert_eq!(eager.requests().iter().filter(|request| request.header("upgrade").is_some()).count(), 3);
+    assert_eq!(gateway.metric("sealane_upgrades_denied_total"), Some(6.0));
+    assert!(eventually(|| site.logged("\"denied\":\"upgrade\"") == 4), "{}", site.log());
 }

@@ -3,7 +3,7 @@
 use super::{Counter, Files, HostSample, HostTexts, Test, Users};
 use crate::addresses::{AddressList, AddressSet, Certificate};
 use crate::haproxy::variables::SAVED;
-use crate::nginx::is_name;
+use crate::nginx::{is_name, of_certificate};
 use crate::paths::PathTest;
 use crate::patterns::{self, Expression};
 use crate::values::{self, COOKIE, Stand};
@@ -119,6 +119,18 @@ pub(super) fn read(words: &[String], files: Files, remarks: &mut Vec<String>) ->
         ("ssl_c_s_dn", "" | "str") if c.argument.eq_ignore_ascii_case("cn") && !c.any_case && !values.is_empty() => {
             let names = values.iter().map(|v| format!("cn:{v}")).collect();
             Some(Test::Certificate { is: Certificate::Named(names), now: false })
+        }
+        ("ssl_c_s_dn" | "ssl_c_i_dn", "" | "str") if !c.any_case && !c.lower && !values.is_empty() => {
+            // As NGINX writes them; without a format, as OpenSSL did before.
+            let variable = match (c.name, c.argument) {
+                ("ssl_c_s_dn", "") => "ssl_client_s_dn_legacy",
+                ("ssl_c_s_dn", ",0,rfc2253") => "ssl_client_s_dn",
+                (_, "") => "ssl_client_i_dn_legacy",
+                (_, ",0,rfc2253") => "ssl_client_i_dn",
+                _ => return None,
+            };
+            let names: Option<Vec<String>> = values.iter().map(|v| of_certificate(variable, v, false)).collect();
+            names.map(|names| Test::Certificate { is: Certificate::Named(names), now: false })
         }
         ("req.ssl_hello_type" | "req_ssl_hello_type", _) if plain && values == ["1"] => Some(Test::Always(true)),
         ("dst_port", _) if plain && !values.is_empty() => {

@@ -6,7 +6,9 @@ use crate::addresses::{AddressList, Clients};
 use crate::haproxy::acl::Match;
 use crate::haproxy::parser::Proxy;
 use crate::haproxy::rules::{Exception, Limit, Outcome as Applied, Share};
-use crate::output::{Action, Edits, Entry, Methods, Output, Path, Route, Settings, Split, in_order, list, quoted};
+use crate::output::{
+    Action, Edits, Entry, Methods, Output, Path, Rewrites, Route, Settings, Split, in_order, list, quoted,
+};
 use crate::report::{Place, Report};
 use crate::units::shown_size;
 
@@ -34,12 +36,21 @@ pub(super) fn shape(routes: &[Route]) -> String {
         let limits = (r.limits(), r.body_limit(), r.compression());
         let hsts = r.hsts.as_ref().map(|h| &h.0);
         let (changes, checks, pattern) = (r.changes(), r.checks(), &r.pattern);
+        let (rewrites, upgrade) = (r.rewrites(), r.passes_upgrade());
         format!(
-            "{pattern:?} {:?} {:?} {:?} {rewrite:?} {limits:?} {hsts:?} {changes} {checks}",
+            "{pattern:?} {:?} {:?} {:?} {rewrite:?} {limits:?} {hsts:?} {changes} {checks} {rewrites:?} {upgrade}",
             r.methods, r.headers, r.action
         )
     };
     routes.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+/// What rules change in `Location`.
+fn location(change: Option<(String, String, Place)>) -> Vec<Rewrites> {
+    let of = |(from, to, place): (String, String, Place)| {
+        ("rewrite_location", format!("{{ {} = {} }}", quoted(&from), quoted(&to)), place)
+    };
+    change.into_iter().map(of).collect()
 }
 
 /// The routes of a path. `None`: no routes say this.
@@ -86,6 +97,8 @@ pub(super) fn routes_of(
     main.access = applied.access;
     if main.action.passes() {
         main.request = applied.request;
+        main.upgrade = main.request.take_removal("Upgrade").map(|place| (false, place));
+        main.rewrites = location(applied.location);
         main.rewrite = applied.rewrite.filter(|_| matches!(path, Path::Below(_)));
         main.template = applied.template;
     }
@@ -115,6 +128,8 @@ pub(super) fn routes_of(
         other.access = then.access;
         if other.action.passes() {
             other.request = then.request;
+            other.upgrade = other.request.take_removal("Upgrade").map(|place| (false, place));
+            other.rewrites = location(then.location);
             other.rewrite = then.rewrite.filter(|_| matches!(path, Path::Below(_)));
             other.template = then.template;
         }

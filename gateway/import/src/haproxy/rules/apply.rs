@@ -229,7 +229,7 @@ impl Outcome {
     fn change_as(&mut self, all: &Self) {
         (self.request, self.response) = (all.request.clone(), all.response.clone());
         (self.hsts, self.host, self.rewrite) = (all.hsts.clone(), all.host.clone(), all.rewrite.clone());
-        self.template = all.template.clone();
+        (self.template, self.location) = (all.template.clone(), all.location.clone());
         (self.after, self.after_hsts, self.rewritten) = (all.after.clone(), all.after_hsts.clone(), all.rewritten);
         self.rewritten_by.clone_from(&all.rewritten_by);
         if let (Some(own), Some(of_all)) = (&mut self.basic_auth, &all.basic_auth) {
@@ -922,7 +922,18 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, tls: bool, report: &mut Report, 
                 );
             }
         }
+        Edit::Location(from, to) => {
+            if out.location.is_some() {
+                return report.missing(id, "an earlier rule already changes Location: write both in rewrite_location");
+            }
+            out.location = Some((from.clone(), to.clone(), place.clone()));
+            return report.same(id, "rewrite_location");
+        }
         Edit::Remove(name) => {
+            if request && name.eq_ignore_ascii_case("upgrade") {
+                edits.remove(name, place);
+                return report.same(id, "upgrade = false");
+            }
             if FRAMING.contains(&name.to_ascii_lowercase().as_str()) {
                 return report.same(id, "the gateway manages this");
             }

@@ -243,6 +243,7 @@ fn of_branch<'d>(
         let refused = match &step.when {
             When::Clients(clients) => Some(access.refuse(clients, &step.d.place)),
             When::NoCertificate => Some(access.require(&Certificate::Any, &step.d.place)),
+            When::OtherCertificate(names) => Some(access.require(&Certificate::Named(names.clone()), &step.d.place)),
             When::OtherValue(name, value) => Some(access.require_header(name, value, &step.d.place)),
             _ => None,
         };
@@ -277,6 +278,7 @@ fn of_branch<'d>(
             | When::Expression(_)
             | When::Clients(_)
             | When::NoCertificate
+            | When::OtherCertificate(_)
             | When::OtherValue(..) => Methods::Any,
         };
         entries.push(Entry { methods, route });
@@ -448,8 +450,9 @@ fn content<'d>(
         }
         route.mirror = mirrors::mirror(import, site, &from.scope, &route);
         route.pages = pages::pages(import, site, &from.scope);
-        if route.action.passes() {
-            route.compression = compression::compression(import, &from.scope);
+        match route.action.passes() {
+            true => route.compression = compression::compression(import, &from.scope),
+            false => route.rewrites.clear(),
         }
         let add = |to: &mut Vec<(String, Place)>, more: Vec<(String, Place)>| {
             let new: Vec<_> = more.into_iter().filter(|(name, _)| !to.iter().any(|(n, _)| n == name)).collect();
