@@ -180,6 +180,9 @@ pub struct Figure {
     pub unit: String,
     /// Where it comes from.
     pub source: Source,
+    /// The rounds that it is the median of, in the order of time; empty where it is no median of rounds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rounds: Vec<f64>,
 }
 
 impl Figure {
@@ -195,17 +198,17 @@ impl Figure {
             n: 0,
             unit: unit.to_owned(),
             source: Source::Measured,
+            rounds: Vec::new(),
         }
     }
 
     /// The median of rounds with its interval (see [`stats::Centre`]); `None` without rounds.
     pub fn of_rounds(subject: &str, measure: &str, rounds: &[f64], unit: &str) -> Option<Self> {
         let centre = stats::Centre::of(rounds)?;
-        Some(
-            Self::new(subject, measure, centre.median, unit)
-                .between(centre.low, centre.high)
-                .samples(rounds.len() as u64),
-        )
+        let figure = Self::new(subject, measure, centre.median, unit)
+            .between(centre.low, centre.high)
+            .samples(rounds.len() as u64);
+        Some(Self { rounds: rounds.iter().copied().filter(|value| value.is_finite()).collect(), ..figure })
     }
 
     /// At this place on the x axis.

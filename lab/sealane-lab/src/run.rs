@@ -191,11 +191,7 @@ pub fn render(args: &Render) -> anyhow::Result<ExitCode> {
     let known = experiments()?;
     let mut whole: Option<Report> = None;
     for file in &args.files {
-        let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
-        let one: Report = serde_json::from_str(&text).with_context(|| format!("{} is not a report", file.display()))?;
-        if one.format != FORMAT {
-            bail!("{} has format {}, but this program reads only format {FORMAT}", file.display(), one.format);
-        }
+        let one = read_report(file)?;
         let Some(report) = &mut whole else {
             whole = Some(one);
             continue;
@@ -224,6 +220,16 @@ pub fn render(args: &Render) -> anyhow::Result<ExitCode> {
     std::fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     write(&report, &args.out)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the `report.json` of an earlier run.
+pub fn read_report(file: &Path) -> anyhow::Result<Report> {
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let report: Report = serde_json::from_str(&text).with_context(|| format!("{} is not a report", file.display()))?;
+    if report.format != FORMAT {
+        bail!("{} has format {}, but this program reads only format {FORMAT}", file.display(), report.format);
+    }
+    Ok(report)
 }
 
 /// Takes what a later run measured into the page of an earlier one, part by part: `run --only` fills in what was void.
