@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::model::{Fact, Figure, Page, Part, Report, Source, Subject, View};
-use crate::number;
 use crate::style::STYLE;
 use crate::svg;
+use crate::{hours, number};
 
 /// The report as a page.
 pub fn page(report: &Report) -> String {
@@ -301,7 +301,22 @@ fn voids(page: &Page, s: &mut String) -> std::fmt::Result {
             )?;
         }
     }
-    writeln!(s, "</table></div></details>")
+    writeln!(s, "</table></div></details>")?;
+    let hours = hours::of(page);
+    if hours.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        s,
+        "<h4>Void attempts by hour</h4>\n<div class=scroll><table class=words><thead><tr><th>from<th>attempts<th>void<th>%<th>why</thead>"
+    )?;
+    for hour in &hours {
+        let share = 100.0 * hour.void as f64 / hour.attempts.max(1) as f64;
+        let why: Vec<String> = hour.reasons.iter().map(|(why, n)| format!("{n} × {}", escape(why))).collect();
+        let (began, attempts, void) = (&hour.began, hour.attempts, hour.void);
+        write!(s, "<tr><td>{began}<td>{attempts}<td>{void}<td>{share:.0}<td>{}", why.join("<br>"))?;
+    }
+    writeln!(s, "</table></div>")
 }
 
 fn machine(r: &Report, s: &mut String) -> std::fmt::Result {

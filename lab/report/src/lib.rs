@@ -8,6 +8,7 @@
 
 pub mod csv;
 pub mod diff;
+pub mod hours;
 pub mod html;
 pub mod model;
 pub mod number;

@@ -318,6 +318,9 @@ pub struct Round {
     /// Why the attempt is void; empty if it holds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub void: Vec<String>,
+    /// When it ended, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<u64>,
 }
 
 /// A round that was thrown away.

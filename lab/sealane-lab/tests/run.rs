@@ -363,6 +363,41 @@ fn all_is_one_report_in_which_what_cannot_run_says_why() {
 }
 
 #[test]
+fn a_run_is_resumed_with_more_rounds_and_not_with_other_settings() {
+    if !here("nginx") || !here("setpriv") {
+        println!("skipped: no nginx or no setpriv on this machine");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().to_str().unwrap();
+    let base = ["run", "proxies", "--only", "keepalive", "--without", "haproxy,sealane", "--set", "connections=4"];
+    let run = |more: &[&str]| lab(&[&base[..], &ANYHOW[..], more].concat());
+    let report =
+        || -> Value { serde_json::from_slice(&std::fs::read(folder.path().join("report.json")).unwrap()).unwrap() };
+    let output = run(&["--set", "seconds=0.3", "--set", "rounds=1", "--out", out]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let before = report()["pages"][0]["parts"][0]["rounds"].as_array().unwrap().clone();
+    assert!(!before.is_empty() && before[0]["at"].as_u64().is_some(), "{before:?}");
+
+    let output = run(&["--set", "seconds=0.4", "--set", "rounds=2", "--resume", out]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("size seconds: was 0.3, is 0.4"), "{said}");
+    assert_eq!(report()["pages"][0]["parts"][0]["rounds"], Value::from(before.clone()), "the report is as it was");
+
+    let output = run(&["--set", "seconds=0.3", "--set", "rounds=2", "--resume", out]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let json = report();
+    let page = &json["pages"][0];
+    let rounds = page["parts"][0]["rounds"].as_array().unwrap();
+    assert!(rounds.len() > before.len() && rounds[..before.len()] == before[..], "{rounds:?}");
+    assert!(page["settings"].as_array().unwrap().iter().any(|fact| fact["name"] == "Resumed"), "{page}");
+    // A folder without a journal, and two folders.
+    let code = |args: &[&str]| lab(args).status.code();
+    assert_eq!(code(&["run", "proxies", "--resume", "/nowhere"]), Some(2));
+    assert_eq!(code(&["run", "proxies", "--resume", out, "--out", out]), Some(2));
+}
+
+#[test]
 fn what_cannot_be_run_is_refused_or_said() {
     let code = |args: &[&str]| lab(args).status.code();
     assert_eq!(code(&["run", "no-such-experiment"]), Some(2));

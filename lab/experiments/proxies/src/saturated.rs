@@ -70,7 +70,7 @@ fn measure(
     subjects.keep_able(bench, part, &tls, &shape)?;
     let names = subjects.names();
     let rounds = match bench.options.method {
-        Method::Turns => bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
+        Method::Turns => bench.resumable_rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
             let report = load::run(bench, &shape(load::plan(bench, &subjects.servers[i], "/", &tls)?))?;
             let mut sample: Sample = load::sample(&report)?;
             if let Some(wanted) = tickets {
