@@ -6,12 +6,11 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use crate::model::{Fact, Figure, Page, Report, Source};
-use crate::{number, resample};
+use crate::number;
+use crate::resample::{self, RESAMPLES, SEED};
 
 /// An interval needs at least this many rounds on each side: with fewer, the rounds' own spread is not known.
 pub const ROUNDS: usize = 6;
-const RESAMPLES: usize = 10_000;
-const SEED: u64 = 0x5ea1_a9e0;
 /// The probability with which all intervals together contain the true ratios.
 const CONFIDENCE: f64 = 0.95;
 

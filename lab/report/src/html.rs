@@ -335,7 +335,8 @@ fn reading(s: &mut String) -> std::fmt::Result {
         "<h4>How to read</h4><ul>\
          <li>A figure is the median of its rounds. The interval beside it contains the true median with a confidence of at \
          least 95 % if there are six rounds or more. With fewer rounds, it is the range of the rounds, and the confidence \
-         is lower (five rounds: 94 %, four: 88 %, three: 75 %).\
+         is lower (five rounds: 94 %, four: 88 %, three: 75 %). The interval of a ratio from 20 rounds or more is \
+         that of a block bootstrap: it allows for disturbances that last several rounds.\
          <li>CPU time per operation is the figure to trust on a machine that others use too; rates and latencies are not.\
          <li>Percentiles appear only with ten or more samples beyond them.\
          <li>Published figures come from the study's machine. Compare their shape with what was measured here, not their height.\

@@ -53,7 +53,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
         for program in &bench.programs {
             let [one, two] = ["one", "two"].map(|n| format!("{}, {n}", program.name));
             let ratio = format!("two ÷ one, CPU per {what}");
-            part.rounds(&program.name, &ratio, &rounds.ratios(&two, &one, "cpu_us"), "");
+            part.ratios(&program.name, &ratio, &rounds.ratios(&two, &one, "cpu_us"), "");
             ratios.push(ratio);
         }
         measures.push(measure);

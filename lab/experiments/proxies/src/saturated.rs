@@ -105,7 +105,7 @@ pub fn report(part: &mut Part, names: &[String], rounds: &Rounds, method: Method
     if let Some(first) = names.first() {
         for other in &names[1..] {
             let measure = format!("CPU of {first} ÷ {other}");
-            part.rounds(first, &measure, &rounds.ratios(first, other, "cpu_us"), "");
+            part.ratios(first, &measure, &rounds.ratios(first, other, "cpu_us"), "");
             ratios.push(measure);
         }
     }

@@ -65,8 +65,8 @@ fn streams_in(
             }
         }
         if name != TUNED && name != VETH {
-            part.rounds(name, &times(THROUGHPUT), &held.ratios(name, TUNED, THROUGHPUT), "×");
-            part.rounds(name, &times(SERVER_CPU), &held.ratios(name, TUNED, SERVER_CPU), "×");
+            part.ratios(name, &times(THROUGHPUT), &held.ratios(name, TUNED, THROUGHPUT), "×");
+            part.ratios(name, &times(SERVER_CPU), &held.ratios(name, TUNED, SERVER_CPU), "×");
         }
     }
     part.bars("Throughput at the receiver, Gbit/s", &[THROUGHPUT], "higher");
