@@ -215,6 +215,7 @@ fn unlucky(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 
 #[test]
 fn a_round_without_a_valid_attempt_is_tried_again_when_the_run_is_resumed() {
+    MEASURED.set(0);
     let folder = tempfile::tempdir().unwrap();
     let first = Options { journal: Some(Arc::new(Journal::create(folder.path()).unwrap())), ..options() };
     let page = run(&fake(unlucky), &first);
@@ -230,6 +231,7 @@ fn resumed(folder: &Path) -> Options {
 
 #[test]
 fn a_run_that_was_stopped_goes_on_where_it_was() {
+    MEASURED.set(0);
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let first = Options { journal: Some(Arc::new(Journal::create(folder).unwrap())), ..options() };
