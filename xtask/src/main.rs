@@ -15,6 +15,7 @@ mod fuzz;
 mod image;
 mod layers;
 mod machine;
+mod measurements;
 mod metadata;
 mod openvpn;
 mod ovpn_vm;
@@ -46,12 +47,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the whole test suite: formatting, layers, dependencies, clippy, docs, counts, tests
+    /// Run the whole test suite: formatting, layers, tables of figures, dependencies, clippy, docs, counts, tests
     Test {
         /// Install what the tests need without asking (as CI does)
         #[arg(long)]
         yes: bool,
-        /// Only the steps that are quick after a build: formatting, layers, dependencies, clippy, unit tests, the simulator
+        /// Only the steps that are quick after a build: formatting, layers, tables of figures, dependencies, clippy, unit tests, the simulator
         #[arg(long, conflicts_with_all = ["only", "skip", "dist"])]
         fast: bool,
         /// Only the interop tests, with the program that is shipped (profile `dist`)
@@ -79,6 +80,8 @@ enum Command {
     Generate,
     /// Check that each crate imports only from the layers above its own, and that only some crates use `unsafe`
     Layers,
+    /// Check that tables of measurements agree with the committed raw data that they come from (docs/testing.md)
+    CheckMeasurements,
     /// Check the licences, sources and advisories of all dependencies, and that no dependency is banned (deny.toml)
     Deny {
         /// Only update the copy of the advisories, from a clone of the RustSec database
@@ -151,6 +154,7 @@ fn main() -> ExitCode {
         Command::Lint => alone(Step::Lint),
         Command::Generate => Workspace::load().and_then(|w| steps::generate(&w)),
         Command::Layers => alone(Step::Layers),
+        Command::CheckMeasurements => alone(Step::Figures),
         Command::Deny { refresh: Some(from) } => {
             Workspace::load().and_then(|w| advisories::refresh(w.root(), &from)).map(|()| 0)
         }

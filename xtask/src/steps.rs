@@ -2,7 +2,7 @@
 
 use crate::metadata::{Workspace, cargo};
 use crate::report::{Expected, Report};
-use crate::{again, count, deny, layers, openvpn, test_programs, walk};
+use crate::{again, count, deny, layers, measurements, openvpn, test_programs, walk};
 use anyhow::Context;
 use clap::ValueEnum;
 use std::io::{IsTerminal, Write, stdout};
@@ -17,6 +17,8 @@ pub enum Step {
     Fmt,
     /// Direction of imports, and which crates use `unsafe`
     Layers,
+    /// Tables of the documentation, compared with their raw data
+    Figures,
     /// Licences, bans, sources and advisories of dependencies
     Deny,
     /// Clippy; warnings are errors
@@ -42,6 +44,7 @@ impl Step {
         match self {
             Step::Fmt => "fmt",
             Step::Layers => "layers",
+            Step::Figures => "figures",
             Step::Deny => "deny",
             Step::Lint => "lint",
             Step::Doc => "doc",
@@ -59,6 +62,7 @@ impl Step {
         match self {
             Step::Fmt => format(workspace, true),
             Step::Layers => findings("layers", &[layers::check(workspace)?, walk::check(workspace.root())?].concat()),
+            Step::Figures => findings("figures", &measurements::check(workspace.root())?),
             Step::Deny => deny::check(workspace, report),
             Step::Lint => lint(workspace, plan.fast),
             Step::Doc => doc(workspace),
@@ -84,7 +88,7 @@ pub struct Plan {
 }
 
 /// The steps of `--fast`.
-pub const FAST: [Step; 5] = [Step::Fmt, Step::Layers, Step::Deny, Step::Lint, Step::Test];
+pub const FAST: [Step; 6] = [Step::Fmt, Step::Layers, Step::Figures, Step::Deny, Step::Lint, Step::Test];
 
 /// All steps, or those asked for, in their order.
 pub fn choose(only: &[Step], skip: &[Step]) -> Vec<Step> {

@@ -1,18 +1,20 @@
 //! What an experiment works with: its sizes, programs and CPUs, and the page that it fills.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, anyhow, bail};
 use sealane_lab_load::hlog;
-use sealane_lab_report::{Fact, Page, Part, Subject};
+use sealane_lab_report::{Fact, Page, Part, Round, Subject};
 
 use crate::cores::Cores;
+use crate::journal::{self, Conditions, Finished, Journal, Slot};
 use crate::options::{Method, Options};
 use crate::programs::{self, Program};
 use crate::rounds::{self, Quiet, Rounds, Sample};
 use crate::spec::{PartSpec, Spec};
-use crate::study;
+use crate::{machine, study};
 
 /// The run was asked to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +153,17 @@ impl<'a> Bench<'a> {
         let PartSpec { title, what, .. } =
             self.spec.part(id).cloned().with_context(|| format!("{}: no part {id:?}", self.spec.name))?;
         self.say(&format!("── {title}"));
+        if let Some(finished) = self.options.journal.as_ref().and_then(|j| j.finished(&self.spec.name, id)) {
+            self.say("   measured before this run was resumed");
+            self.page.settings.extend(finished.settings);
+            for (subject, text) in &finished.configurations {
+                self.show_configuration(subject, text);
+            }
+            self.page.parts.push(finished.part);
+            return Ok(());
+        }
         let mut part = Part::new(id, &title, &what);
+        let settings = self.page.settings.len();
         let result = measure(self, &mut part);
         let stopped = matches!(&result, Err(error) if error.is::<Stopped>());
         match result {
@@ -163,31 +175,109 @@ impl<'a> Bench<'a> {
         }
         if stopped {
             part.note("Stopped before its end.");
+        } else if let Some(journal) = self.options.journal.as_ref().filter(|journal| self.is_complete(journal, &part)) {
+            let shown = self.page.subjects.iter().filter(|s| !s.configuration.is_empty());
+            journal.finish(Finished {
+                experiment: self.spec.name.clone(),
+                part: part.clone(),
+                settings: self.page.settings.iter().skip(settings).cloned().collect(),
+                configurations: shown.map(|s| (s.name.clone(), s.configuration.clone())).collect(),
+            })?;
         }
         self.page.parts.push(part);
         if stopped { Err(Stopped.into()) } else { Ok(()) }
     }
 
-    /// So many rounds of all `subjects`, interleaved; `measure` gets the subject's place in the list and the round.
+    /// Whether a resumed run takes this part as it is. One that failed is measured again, and so is a round without a valid attempt,
+    /// if the others can be taken from the journal.
+    fn is_complete(&self, journal: &Journal, part: &Part) -> bool {
+        let same = |a: &Round, b: &Round| a.subject == b.subject && a.what == b.what;
+        let holds = |round: &Round| part.rounds.iter().any(|other| same(other, round) && other.void.is_empty());
+        let every_round_holds = || part.rounds.iter().all(|round| round.void.is_empty() || holds(round));
+        part.skipped.is_none() && (!journal.has_slots(&self.spec.name, &part.id) || every_round_holds())
+    }
+
+    /// So many rounds of all `subjects`, interleaved; `measure` gets the subject's place in the list and the round. A resumed
+    /// run measures them again, unless the whole part was finished.
     pub fn rounds(
         &self,
         part: &mut Part,
         subjects: &[String],
         rounds: usize,
         quiet: Quiet,
+        measure: impl FnMut(usize, usize) -> anyhow::Result<Sample>,
+    ) -> anyhow::Result<Rounds> {
+        self.rounds_in(part, subjects, rounds, quiet, false, measure)
+    }
+
+    /// As [`Bench::rounds`], for a `measure` that leaves nothing behind but its sample, and whose samples do not depend on
+    /// anything that this run measured before: a resumed run takes the rounds that the journal has.
+    pub fn resumable_rounds(
+        &self,
+        part: &mut Part,
+        subjects: &[String],
+        rounds: usize,
+        quiet: Quiet,
+        measure: impl FnMut(usize, usize) -> anyhow::Result<Sample>,
+    ) -> anyhow::Result<Rounds> {
+        self.rounds_in(part, subjects, rounds, quiet, true, measure)
+    }
+
+    fn rounds_in(
+        &self,
+        part: &mut Part,
+        subjects: &[String],
+        rounds: usize,
+        quiet: Quiet,
+        resumable: bool,
         mut measure: impl FnMut(usize, usize) -> anyhow::Result<Sample>,
     ) -> anyhow::Result<Rounds> {
         let mut held = Rounds::default();
         for round in 0..rounds {
             for i in rounds::order(subjects.len(), round) {
                 let what = format!("round {}", round + 1);
-                let sample = rounds::take(self.options, part, &subjects[i], &what, quiet, &mut || measure(i, round))?;
+                let slot = if resumable { self.slot(part, &format!("{}, {what}", subjects[i])) } else { None };
+                let mut one = || measure(i, round);
+                let sample = rounds::take_in(self.options, slot.as_ref(), part, &subjects[i], &what, quiet, &mut one)?;
                 let Some(sample) = sample else { continue };
                 self.say(&format!("   {what} of {rounds}  {:<16} {}", subjects[i], sample.told()));
                 held.push(&subjects[i], round, sample);
             }
         }
         Ok(held)
+    }
+
+    /// The place of a round in the journal, if this run has one.
+    pub fn slot(&self, part: &Part, label: &str) -> Option<Slot> {
+        self.options.journal.as_ref().map(|journal| journal.slot(&self.spec.name, &part.id, label))
+    }
+
+    /// What must be the same when this run is resumed: programs, sizes, settings and the machine.
+    pub fn conditions(&self) -> anyhow::Result<Conditions> {
+        let options = self.options;
+        let mut all = Conditions::new();
+        all.insert("sealane-lab".to_owned(), journal::fingerprint(Path::new("/proc/self/exe")));
+        for program in &self.programs {
+            all.insert(format!("program {}", program.name), journal::fingerprint(&program.path));
+        }
+        let machine = machine::describe();
+        all.insert("CPU".to_owned(), machine.cpu);
+        all.insert("number of CPUs".to_owned(), machine.cpus.to_string());
+        // The load differs from one moment to the next.
+        let facts = machine.facts.into_iter().filter(|fact| !fact.name.starts_with("Load"));
+        all.extend(facts.map(|fact| (fact.name, fact.value)));
+        for fact in &self.page.settings {
+            all.insert(format!("setting {}", fact.name), fact.value.clone());
+        }
+        all.insert("--quick".to_owned(), options.quick.to_string());
+        all.insert("--only".to_owned(), options.only.join(","));
+        all.insert("--max-lag".to_owned(), format!("{:?}", options.max_lag));
+        let sizes = if options.quick { &self.spec.quick } else { &self.spec.full };
+        for key in sizes.keys() {
+            let name = if key == journal::ROUNDS { key.clone() } else { format!("size {key}") };
+            all.insert(name, self.size_text(key)?);
+        }
+        Ok(all)
     }
 
     /// Keeps a run's histograms among the raw data, as an HdrHistogram log.

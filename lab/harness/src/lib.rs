@@ -13,6 +13,7 @@ pub mod client;
 pub mod cores;
 pub mod foreign;
 pub mod interruptions;
+pub mod journal;
 pub mod latency;
 pub mod machine;
 pub mod options;
@@ -27,12 +28,13 @@ pub mod workspace;
 
 pub use bench::{Bench, Stopped};
 pub use cores::Cores;
+pub use journal::Journal;
 pub use options::{Method, Options};
 pub use programs::Program;
 pub use rounds::{Rounds, Sample};
 pub use spec::Spec;
 
-use sealane_lab_report::Page;
+use sealane_lab_report::{Fact, Page};
 
 /// A question with the means to answer it.
 pub trait Experiment {
@@ -59,6 +61,19 @@ pub trait Experiment {
     fn conclude(&self, page: &mut Page);
 }
 
+/// Why an interrupted run of this experiment cannot be resumed with these options, if so: something that its journal knows has
+/// changed. Asked before the first experiment starts, so that no report is overwritten.
+pub fn check_resumed(experiment: &dyn Experiment, options: &Options) -> anyhow::Result<()> {
+    let Some(journal) = &options.journal else { return Ok(()) };
+    if experiment.obstacle(options).is_some() {
+        return Ok(());
+    }
+    let bench = Bench::new(experiment.spec(), options)?;
+    let changed = journal.changed(&experiment.spec().name, &bench.conditions()?);
+    anyhow::ensure!(changed.is_empty(), "--resume: this is not the run that was interrupted. {}", changed.join("; "));
+    Ok(())
+}
+
 /// Runs one experiment and returns its page, whatever happens: with an obstacle, an error, or an early end the page
 /// says so.
 pub fn run(experiment: &dyn Experiment, options: &Options) -> Page {
@@ -71,8 +86,20 @@ pub fn run(experiment: &dyn Experiment, options: &Options) -> Page {
         Ok(bench) => bench,
         Err(error) => return cannot(format!("{error:#}")),
     };
+    if let Some(journal) = &options.journal
+        && let Err(error) = bench.conditions().and_then(|conditions| journal.begin(&spec.name, &conditions))
+    {
+        return cannot(format!("{error:#}"));
+    }
+    let before = options.journal.as_ref().map_or((0, 0), |journal| journal.taken());
     let result = experiment.run(&mut bench);
     let mut page = bench.into_page();
+    let after = options.journal.as_ref().map_or((0, 0), |journal| journal.taken());
+    let (rounds, parts) = (after.0 - before.0, after.1 - before.1);
+    if rounds + parts > 0 {
+        let text = format!("{rounds} rounds and {parts} whole parts were measured before this run was resumed");
+        page.settings.push(Fact::new("Resumed", text));
+    }
     experiment.conclude(&mut page);
     if let Err(error) = result {
         let why =

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::journal::Journal;
+
 /// How the subjects of a part share the servers' CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
@@ -51,6 +53,8 @@ pub struct Options {
     pub command: String,
     /// No progress on standard error.
     pub quiet: bool,
+    /// Where rounds are noted as they end, and taken from when a run is resumed. `None` without a folder for the report.
+    pub journal: Option<Arc<Journal>>,
 }
 
 impl Default for Options {
@@ -72,6 +76,7 @@ impl Default for Options {
             cancel: Arc::default(),
             command: "sealane-lab run".to_owned(),
             quiet: false,
+            journal: None,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use sealane_lab_report::{Part, Round, Void, stats};
 
 use crate::foreign::{Watch, await_quiet};
+use crate::journal::{Slot, now};
 use crate::options::Options;
 
 /// What one round of one subject gave.
@@ -106,22 +107,39 @@ pub fn take(
     quiet: Quiet,
     measure: &mut dyn FnMut() -> anyhow::Result<Sample>,
 ) -> anyhow::Result<Option<Sample>> {
-    for _ in 0..options.tries.max(1) {
+    take_in(options, None, part, subject, what, quiet, measure)
+}
+
+/// As [`take`]. With a slot, attempts that an earlier run made come from the journal, and new ones are noted there. Those of
+/// the earlier run are not among the tries: what it gave up is tried again.
+pub fn take_in(
+    options: &Options,
+    slot: Option<&Slot>,
+    part: &mut Part,
+    subject: &str,
+    what: &str,
+    quiet: Quiet,
+    measure: &mut dyn FnMut() -> anyhow::Result<Sample>,
+) -> anyhow::Result<Option<Sample>> {
+    let mut left = options.tries.max(1);
+    while left > 0 {
         if options.cancelled() {
             return Err(crate::Stopped.into());
         }
-        let watch = (quiet == Quiet::Wanted).then(|| {
-            await_quiet(options.max_foreign, options.max_wait, &|| options.cancelled());
-            Watch::start()
-        });
-        let mut sample = measure()?;
-        if let Some(foreign) = watch.map(|w| w.foreign()).filter(|f| *f > options.max_foreign) {
-            sample.void.push(format!("other programs used {foreign:.2} CPUs (at most {:.2})", options.max_foreign));
-        }
-        if options.cancelled() {
-            return Err(crate::Stopped.into());
-        }
-        note(part, subject, what, &sample);
+        let earlier = slot.and_then(Slot::earlier).and_then(|taken| Some((taken.row().pop()?.1, taken.at)));
+        let (sample, at) = match earlier {
+            Some(taken) => taken,
+            None => {
+                left -= 1;
+                let sample = measured(options, quiet, measure)?;
+                let at = now();
+                if let Some(slot) = slot {
+                    slot.note([(subject, &sample)].into_iter(), at)?;
+                }
+                (sample, at)
+            }
+        };
+        note(part, subject, what, &sample, at);
         if sample.void.is_empty() {
             return Ok(Some(sample));
         }
@@ -130,14 +148,35 @@ pub fn take(
     Ok(None)
 }
 
-/// Adds a sample to the part's raw data.
-pub fn note(part: &mut Part, subject: &str, what: &str, sample: &Sample) {
+/// Measures once, in a quiet moment where one is wanted, and judges by what others used meanwhile.
+fn measured(
+    options: &Options,
+    quiet: Quiet,
+    measure: &mut dyn FnMut() -> anyhow::Result<Sample>,
+) -> anyhow::Result<Sample> {
+    let watch = (quiet == Quiet::Wanted).then(|| {
+        await_quiet(options.max_foreign, options.max_wait, &|| options.cancelled());
+        Watch::start()
+    });
+    let mut sample = measure()?;
+    if let Some(foreign) = watch.map(|w| w.foreign()).filter(|f| *f > options.max_foreign) {
+        sample.void.push(format!("other programs used {foreign:.2} CPUs (at most {:.2})", options.max_foreign));
+    }
+    if options.cancelled() {
+        return Err(crate::Stopped.into());
+    }
+    Ok(sample)
+}
+
+/// Adds a sample that ended at this time (in seconds since 1970) to the part's raw data.
+pub fn note(part: &mut Part, subject: &str, what: &str, sample: &Sample, at: u64) {
     let finite = sample.values.iter().filter(|(_, value)| value.is_finite());
     part.rounds.push(Round {
         subject: subject.to_owned(),
         what: what.to_owned(),
         values: finite.map(|(name, value)| (name.clone(), *value)).collect(),
         void: sample.void.clone(),
+        at: Some(at),
     });
 }
 

@@ -1,11 +1,13 @@
 //! The harness with subjects that are not what they seem: whatever they do, there is a page, and it says what happened.
 
 use std::cell::Cell;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sealane_lab_harness::rounds::Quiet;
-use sealane_lab_harness::{Bench, Experiment, Options, Sample, Spec, run};
+use sealane_lab_harness::{Bench, Experiment, Journal, Options, Sample, Spec, check_resumed, run};
 use sealane_lab_report::Page;
 
 const FILE: &str = "
@@ -171,4 +173,94 @@ fn a_round_without_quiet_is_void() {
     assert_eq!(page.parts[0].skipped, None);
     assert_eq!(page.parts[0].voids.len(), 2);
     assert!(page.parts[0].voids[0].why.starts_with("other programs used"), "{:?}", page.parts[0].voids);
+}
+
+thread_local! {
+    /// How often [`slices`] measured in this test.
+    static MEASURED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// As [`steady`] with rounds that can be resumed. The run is asked to stop during the third measurement.
+fn slices(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    bench.part("steady", |bench, part| {
+        let names = ["a".to_owned(), "b".to_owned()];
+        let rounds = bench.resumable_rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, |i, round| {
+            MEASURED.set(MEASURED.get() + 1);
+            if MEASURED.get() == 3 {
+                bench.options.cancel.store(true, Ordering::Relaxed);
+            }
+            Ok(Sample::of("v", (10 * (i + 1) + round) as f64))
+        })?;
+        bench.page.settings.push(sealane_lab_report::Fact::new("added", "by the part"));
+        for name in &names {
+            part.rounds(name, "cost", &rounds.values(name, "v"), "µs");
+        }
+        Ok(())
+    })
+}
+
+/// One subject whose second round is void for as long as less than five measurements were made.
+fn unlucky(bench: &mut Bench<'_>) -> anyhow::Result<()> {
+    bench.part("steady", |bench, part| {
+        let names = ["a".to_owned()];
+        let rounds = bench.resumable_rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, |_, round| {
+            MEASURED.set(MEASURED.get() + 1);
+            let sample = Sample::of("v", round as f64);
+            Ok(if round == 1 && MEASURED.get() < 5 { sample.void("late") } else { sample })
+        })?;
+        part.rounds("a", "cost", &rounds.values("a", "v"), "µs");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_round_without_a_valid_attempt_is_tried_again_when_the_run_is_resumed() {
+    MEASURED.set(0);
+    let folder = tempfile::tempdir().unwrap();
+    let first = Options { journal: Some(Arc::new(Journal::create(folder.path()).unwrap())), ..options() };
+    let page = run(&fake(unlucky), &first);
+    assert_eq!((MEASURED.get(), page.parts[0].voids.len(), page.parts[0].value("a", "cost")), (4, 3, Some(0.0)));
+    let page = run(&fake(unlucky), &resumed(folder.path()));
+    assert_eq!((MEASURED.get(), page.parts[0].voids.len(), page.parts[0].value("a", "cost")), (5, 3, Some(0.5)));
+    assert_eq!(page.parts[0].rounds.len(), 5, "the raw data have every attempt of both runs");
+}
+
+fn resumed(folder: &Path) -> Options {
+    Options { journal: Some(Arc::new(Journal::resume(folder).unwrap())), ..options() }
+}
+
+#[test]
+fn a_run_that_was_stopped_goes_on_where_it_was() {
+    MEASURED.set(0);
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let first = Options { journal: Some(Arc::new(Journal::create(folder).unwrap())), ..options() };
+    let page = run(&fake(slices), &first);
+    assert!(page.verdict.starts_with("Stopped") && page.parts[0].figures.is_empty(), "{page:?}");
+    assert_eq!(page.parts[0].rounds.len(), 2, "the third was not over");
+
+    // The two rounds that were over are not measured again.
+    let page = run(&fake(slices), &resumed(folder));
+    assert_eq!(MEASURED.get(), 5);
+    assert_eq!((page.parts[0].value("a", "cost"), page.parts[0].value("b", "cost")), (Some(10.5), Some(20.5)));
+    let fact = |page: &Page, name: &str| page.settings.iter().find(|f| f.name == name).map(|f| f.value.clone());
+    let said = fact(&page, "Resumed").unwrap();
+    assert!(said.starts_with("2 rounds and 0 whole parts"), "{said}");
+
+    // A part that was measured to its end comes from the journal, with what it added to the page.
+    let again = run(&fake(slices), &resumed(folder));
+    assert_eq!((MEASURED.get(), &again.parts), (5, &page.parts));
+    assert_eq!(fact(&again, "added").as_deref(), Some("by the part"));
+
+    // More rounds than before go on from those that there are.
+    let more = Options { set: vec![("rounds".into(), "3".into())], ..resumed(folder) };
+    let page = run(&fake(slices), &more);
+    assert_eq!((MEASURED.get(), page.parts[0].value("a", "cost")), (7, Some(11.0)));
+
+    // Another experiment than that of the journal begins; other conditions are refused.
+    let other = Options { max_lag: Duration::from_secs(9), ..resumed(folder) };
+    assert!(check_resumed(&fake(slices), &other).unwrap_err().to_string().contains("--max-lag"));
+    assert!(run(&fake(slices), &other).obstacle.unwrap().contains("--max-lag"));
+    assert!(check_resumed(&fake(slices), &resumed(folder)).is_ok());
+    assert_eq!(MEASURED.get(), 7);
 }

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::model::{Fact, Figure, Page, Part, Report, Source, Subject, View};
-use crate::number;
 use crate::style::STYLE;
 use crate::svg;
+use crate::{hours, number};
 
 /// The report as a page.
 pub fn page(report: &Report) -> String {
@@ -301,7 +301,22 @@ fn voids(page: &Page, s: &mut String) -> std::fmt::Result {
             )?;
         }
     }
-    writeln!(s, "</table></div></details>")
+    writeln!(s, "</table></div></details>")?;
+    let hours = hours::of(page);
+    if hours.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        s,
+        "<h4>Void attempts by hour</h4>\n<div class=scroll><table class=words><thead><tr><th>from<th>attempts<th>void<th>%<th>why</thead>"
+    )?;
+    for hour in &hours {
+        let share = 100.0 * hour.void as f64 / hour.attempts.max(1) as f64;
+        let why: Vec<String> = hour.reasons.iter().map(|(why, n)| format!("{n} × {}", escape(why))).collect();
+        let (began, attempts, void) = (&hour.began, hour.attempts, hour.void);
+        write!(s, "<tr><td>{began}<td>{attempts}<td>{void}<td>{share:.0}<td>{}", why.join("<br>"))?;
+    }
+    writeln!(s, "</table></div>")
 }
 
 fn machine(r: &Report, s: &mut String) -> std::fmt::Result {
@@ -320,7 +335,8 @@ fn reading(s: &mut String) -> std::fmt::Result {
         "<h4>How to read</h4><ul>\
          <li>A figure is the median of its rounds. The interval beside it contains the true median with a confidence of at \
          least 95 % if there are six rounds or more. With fewer rounds, it is the range of the rounds, and the confidence \
-         is lower (five rounds: 94 %, four: 88 %, three: 75 %).\
+         is lower (five rounds: 94 %, four: 88 %, three: 75 %). The interval of a ratio from 20 rounds or more is \
+         that of a block bootstrap: it allows for disturbances that last several rounds.\
          <li>CPU time per operation is the figure to trust on a machine that others use too; rates and latencies are not.\
          <li>Percentiles appear only with ten or more samples beyond them.\
          <li>Published figures come from the study's machine. Compare their shape with what was measured here, not their height.\

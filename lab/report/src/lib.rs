@@ -3,12 +3,16 @@
 //! An experiment fills a [`Page`] with [`Part`]s, and a part with [`Figure`]s: a figure is one number with its
 //! interval, and the only place where a number lives. Charts and tables are [`View`]s that select figures by their
 //! measure, so that the picture, the JSON and the CSV cannot disagree. [`stats`] makes figures out of rounds, [`usl`]
-//! fits the Universal Scalability Law. The way of the data: experiment → [`Report`] → [`html`], [`csv`], [`text`].
+//! fits the Universal Scalability Law, [`diff`] compares two reports with the intervals of [`resample`]. The way of the
+//! data: experiment → [`Report`] → [`html`], [`csv`], [`text`].
 
 pub mod csv;
+pub mod diff;
+pub mod hours;
 pub mod html;
 pub mod model;
 pub mod number;
+pub mod resample;
 pub mod stats;
 mod style;
 mod svg;

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats;
+use crate::{resample, stats};
 
 /// The version of the JSON's shape; raised when a reader would have to change.
 pub const FORMAT: u32 = 1;
@@ -180,6 +180,9 @@ pub struct Figure {
     pub unit: String,
     /// Where it comes from.
     pub source: Source,
+    /// The rounds that it is the median of, in the order of time; empty where it is no median of rounds.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rounds: Vec<f64>,
 }
 
 impl Figure {
@@ -195,17 +198,29 @@ impl Figure {
             n: 0,
             unit: unit.to_owned(),
             source: Source::Measured,
+            rounds: Vec::new(),
         }
     }
 
     /// The median of rounds with its interval (see [`stats::Centre`]); `None` without rounds.
     pub fn of_rounds(subject: &str, measure: &str, rounds: &[f64], unit: &str) -> Option<Self> {
         let centre = stats::Centre::of(rounds)?;
-        Some(
-            Self::new(subject, measure, centre.median, unit)
-                .between(centre.low, centre.high)
-                .samples(rounds.len() as u64),
-        )
+        let figure = Self::new(subject, measure, centre.median, unit)
+            .between(centre.low, centre.high)
+            .samples(rounds.len() as u64);
+        Some(Self { rounds: rounds.iter().copied().filter(|value| value.is_finite()).collect(), ..figure })
+    }
+
+    /// The median of ratios, each within one round. From [`resample::MANY`] rounds on, its interval is that of a block
+    /// bootstrap, because what disturbs one round often disturbs the next one, too. With fewer rounds, it is that of
+    /// [`Figure::of_rounds`].
+    pub fn of_ratios(subject: &str, measure: &str, ratios: &[f64], unit: &str) -> Option<Self> {
+        let figure = Self::of_rounds(subject, measure, ratios, unit)?;
+        if figure.rounds.len() < resample::MANY {
+            return Some(figure);
+        }
+        let interval = resample::median_interval(&figure.rounds);
+        Some(if let Some((low, high)) = interval { figure.between(low, high) } else { figure })
     }
 
     /// At this place on the x axis.
@@ -315,6 +330,9 @@ pub struct Round {
     /// Why the attempt is void; empty if it holds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub void: Vec<String>,
+    /// When it ended, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<u64>,
 }
 
 /// A round that was thrown away.
@@ -349,6 +367,11 @@ impl Part {
     /// Adds the median of rounds; nothing where there are none.
     pub fn rounds(&mut self, subject: &str, measure: &str, rounds: &[f64], unit: &str) {
         self.figures.extend(Figure::of_rounds(subject, measure, rounds, unit));
+    }
+
+    /// Adds the median of ratios within rounds; nothing where there are none.
+    pub fn ratios(&mut self, subject: &str, measure: &str, ratios: &[f64], unit: &str) {
+        self.figures.extend(Figure::of_ratios(subject, measure, ratios, unit));
     }
 
     /// Adds what is remarkable.
@@ -457,6 +480,17 @@ mod tests {
         assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
         assert_eq!(rfc3339(951_827_696), "2000-02-29T12:34:56Z");
         assert_eq!(rfc3339(1_795_243_905), "2026-11-21T06:51:45Z");
+    }
+
+    #[test]
+    fn ratios_of_many_rounds_have_the_interval_of_a_block_bootstrap() {
+        let ratios: Vec<f64> = (0..40).map(|i| 1.0 + f64::from(i * 17 % 41) / 1000.0).collect();
+        let range = |figure: Figure| (figure.low.unwrap(), figure.high.unwrap());
+        let of_ratios = |n: usize| range(Figure::of_ratios("a", "m", &ratios[..n], "").unwrap());
+        let of_rounds = |n: usize| range(Figure::of_rounds("a", "m", &ratios[..n], "").unwrap());
+        assert_eq!(of_ratios(19), of_rounds(19));
+        assert_eq!(Some(of_ratios(40)), resample::median_interval(&ratios));
+        assert_eq!(Figure::of_ratios("a", "m", &[], ""), None);
     }
 
     #[test]

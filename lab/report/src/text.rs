@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::model::{Figure, Page, Part, Report, Source, View};
-use crate::number;
+use crate::{hours, number};
 
 /// The report in lines of text.
 pub fn summary(report: &Report) -> String {
@@ -30,6 +30,11 @@ fn write_page(s: &mut String, page: &Page, several: bool) {
     let voids = page.voids();
     if voids > 0 {
         let _ = writeln!(s, "\n{voids} void round(s); the report names them.");
+        for hour in hours::of(page) {
+            let why: Vec<String> = hour.reasons.iter().map(|(why, n)| format!("{n} × {why}")).collect();
+            let (began, void, attempts) = (&hour.began, hour.void, hour.attempts);
+            let _ = writeln!(s, "  hour from {began}: {void} of {attempts} attempts void  {}", why.join("; "));
+        }
     }
     if !page.advice.is_empty() {
         let _ = writeln!(s, "\nRecommendations:");

@@ -20,6 +20,7 @@ macro_rules! outln {
 }
 
 mod compare;
+mod diff;
 mod link;
 mod live;
 mod load;
@@ -61,6 +62,8 @@ enum Command {
     Run(Box<run::Args>),
     /// Render reports of earlier runs again, or combine them.
     Report(run::Render),
+    /// Compare two reports of the same experiment: ratios with intervals, and the conditions that changed.
+    Diff(diff::Args),
     /// Build TLS libraries, run the same work on each, and count their locks.
     Stacks(Box<stacks::Args>),
     /// Run a program and count its lock calls, contention and waiting time.
@@ -107,6 +110,7 @@ fn main() -> ExitCode {
         Command::Compare(args) => compare::run(args),
         Command::Run(args) => run::run(&args),
         Command::Report(args) => run::render(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Stacks(args) => stacks::run(*args),
         Command::Locks(args) => locks::run(&args),
         Command::Completions { shell } => completions(shell),

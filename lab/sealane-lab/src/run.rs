@@ -4,12 +4,13 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use clap::Args as ClapArgs;
 use sealane_lab_harness::spec::PartSpec;
-use sealane_lab_harness::{Experiment, Method, Options, machine, programs};
+use sealane_lab_harness::{Experiment, Journal, Method, Options, machine, programs};
 use sealane_lab_load::verdict::time;
 use sealane_lab_report::model::{FORMAT, rfc3339};
 use sealane_lab_report::{Page, Report, csv, html, text};
@@ -42,7 +43,9 @@ EXAMPLES:
       sealane-lab run proxies --method together --without nginx,haproxy \\
           --subject sealane=NEW --subject sealane-old=OLD --out report
   All experiments:
-      sealane-lab run all --out report")]
+      sealane-lab run all --out report
+  Continue a run that was interrupted:
+      sealane-lab run proxies --set seconds=8 --resume report")]
 pub struct Args {
     /// Name of an experiment, `all`, or `list`
     #[arg(value_name = "EXPERIMENT")]
@@ -53,6 +56,9 @@ pub struct Args {
     /// Folder for report.html, report.json, report.csv and raw histograms
     #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Continue the interrupted run whose report is in this folder; write the same options again (--set rounds may be higher)
+    #[arg(long, value_name = "DIR", conflicts_with = "out")]
+    resume: Option<PathBuf>,
     /// Use this program for a subject (`nginx=/opt/nginx`), or add a subject (`haproxy-wolfssl=/opt/haproxy`); repeatable
     #[arg(long, alias = "peer", value_name = "NAME=PATH")]
     subject: Vec<String>,
@@ -131,7 +137,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let all = args.experiment == "all";
-    let shared = options(args)?;
+    let mut shared = options(args)?;
     let chosen = choose(&known, &args.experiment, &shared)?;
     let signals = [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM];
     for signal in signals {
@@ -140,7 +146,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Unwritable folders are found out before hours of measuring.
     if let Some(out) = &args.out {
         std::fs::create_dir_all(out).with_context(|| format!("cannot write to {}", out.display()))?;
+        shared.journal = Some(Arc::new(Journal::create(out)?));
     }
+    if let Some(folder) = &args.resume {
+        shared.journal = Some(Arc::new(Journal::resume(folder)?));
+        for experiment in &chosen {
+            sealane_lab_harness::check_resumed(*experiment, &narrow(&shared, *experiment, all))?;
+        }
+    }
+    let out = args.resume.as_ref().or(args.out.as_ref());
     let start = Instant::now();
     let mut report = Report {
         format: FORMAT,
@@ -170,7 +184,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             report.verdict = format!("{}\n{}", report.verdict, disturbed(args.max_foreign));
         }
         // After each: hours of measuring do not hang on the last experiment.
-        if let Some(out) = &args.out {
+        if let Some(out) = out {
             write(&report, out)?;
         }
     }
@@ -178,7 +192,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         print(&text::summary(&report))?;
-        if let Some(out) = &args.out {
+        if let Some(out) = out {
             print(&format!("\nWritten: {}\n", out.join("report.html").display()))?;
         }
     }
@@ -191,11 +205,7 @@ pub fn render(args: &Render) -> anyhow::Result<ExitCode> {
     let known = experiments()?;
     let mut whole: Option<Report> = None;
     for file in &args.files {
-        let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
-        let one: Report = serde_json::from_str(&text).with_context(|| format!("{} is not a report", file.display()))?;
-        if one.format != FORMAT {
-            bail!("{} has format {}, but this program reads only format {FORMAT}", file.display(), one.format);
-        }
+        let one = read_report(file)?;
         let Some(report) = &mut whole else {
             whole = Some(one);
             continue;
@@ -224,6 +234,16 @@ pub fn render(args: &Render) -> anyhow::Result<ExitCode> {
     std::fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     write(&report, &args.out)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the `report.json` of an earlier run.
+pub fn read_report(file: &Path) -> anyhow::Result<Report> {
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let report: Report = serde_json::from_str(&text).with_context(|| format!("{} is not a report", file.display()))?;
+    if report.format != FORMAT {
+        bail!("{} has format {}, but this program reads only format {FORMAT}", file.display(), report.format);
+    }
+    Ok(report)
 }
 
 /// Takes what a later run measured into the page of an earlier one, part by part: `run --only` fills in what was void.
@@ -311,7 +331,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
     }
     Ok(Options {
         quick: args.quick,
-        out: args.out.clone(),
+        out: args.resume.clone().or_else(|| args.out.clone()),
         method: if args.method == How::Together { Method::Together } else { Method::Turns },
         without: args.without.clone(),
         subjects: pairs(&args.subject, "--subject")?

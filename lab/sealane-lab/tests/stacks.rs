@@ -88,14 +88,24 @@ fn the_experiment_runs_a_stack_that_is_built() {
     let mut args = vec!["run", "tls-stacks", "--quick", "--quiet", "--only", "scaling,features"];
     args.extend(["--out", out.to_str().unwrap()]);
     args.extend(sizes.iter().flat_map(|size| ["--set", size]));
-    let output = lab(&args, None);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    let json: Value = serde_json::from_slice(&std::fs::read(out.join("report.json")).unwrap()).unwrap();
+    // How fast is not this test's business, so other programs may run.
+    args.extend(["--max-foreign", "1000", "--max-wait", "0s"]);
+    // A round may still be void on a busy machine; a stack of which every round is void in three runs is a failure.
+    let measured = |json: &Value| {
+        let figures = json["pages"][0]["parts"][0]["figures"].as_array().into_iter().flatten();
+        let mut rates = figures.filter(|f| f["subject"] == "rustls-ring" && f["measure"] == "full");
+        rates.any(|f| f["value"].as_f64().is_some_and(|rate| rate > 0.0))
+    };
+    let run = || -> Value {
+        let output = lab(&args, None);
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        serde_json::from_slice(&std::fs::read(out.join("report.json")).unwrap()).unwrap()
+    };
+    let json = (0..3).map(|_| run()).find(|json| measured(json)).expect("every round was void in three runs");
     let page = &json["pages"][0];
     assert_eq!(page["subjects"].as_array().unwrap().len(), 1, "{}", page["subjects"]);
     let parts = page["parts"].as_array().unwrap();
     assert!(parts.len() == 2 && parts.iter().all(|p| p["skipped"].is_null()), "{parts:?}");
-    // How fast is not this test's business, and on a busy machine a round may be void; what it can do stays the same.
     let figures = parts[1]["figures"].as_array().unwrap();
     let can = |what: &str| figures.iter().find(|f| f["measure"] == what).and_then(|f| f["value"].as_f64());
     assert_eq!((can("tls1.3"), can("tls1.0"), can("cipher:1.2:rsa-aes128-cbc")), (Some(1.0), Some(0.0), Some(0.0)));

@@ -56,7 +56,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
     }
     for program in &bench.programs {
         let [one, many] = ["one certificate", "many"].map(|n| format!("{}, {n}", program.name));
-        part.rounds(&program.name, "many ÷ one, CPU per full handshake", &rounds.ratios(&many, &one, "cpu_us"), "");
+        part.ratios(&program.name, "many ÷ one, CPU per full handshake", &rounds.ratios(&many, &one, "cpu_us"), "");
     }
     part.bars("CPU time per full handshake, µs", &["CPU per full handshake"], "lower");
     let rows = ["CPU to start", "memory after the start", "many ÷ one, CPU per full handshake"];

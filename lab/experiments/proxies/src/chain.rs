@@ -30,8 +30,9 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
         let own = &cpus[..count.min(cpus.len())];
         let servers = start(bench, part, setup, hops, count, own, &light)?;
         let names: Vec<String> = servers.iter().map(|s| s.name.clone()).collect();
-        let rounds = bench
-            .rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| one(bench, setup, &servers[i], hops))?;
+        let rounds = bench.resumable_rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
+            one(bench, setup, &servers[i], hops)
+        })?;
         let x = count as f64;
         for name in &names {
             for (measure, key, unit) in [(RATE, "rate", "/s"), (CPU, "cpu_us", "µs")] {

@@ -35,7 +35,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
         [("full handshake", "lanes_full_rate", true), ("kept-alive request", "lanes_keepalive_rate", false)]
     {
         let rate: f64 = bench.size(key)?;
-        let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
+        let rounds = bench.resumable_rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
             let mut plan = load::plan(bench, &servers[i], "/", &tls)?;
             if full {
                 plan = load::connections(plan, Kind::Full);
@@ -53,7 +53,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
         for program in &bench.programs {
             let [one, two] = ["one", "two"].map(|n| format!("{}, {n}", program.name));
             let ratio = format!("two ÷ one, CPU per {what}");
-            part.rounds(&program.name, &ratio, &rounds.ratios(&two, &one, "cpu_us"), "");
+            part.ratios(&program.name, &ratio, &rounds.ratios(&two, &one, "cpu_us"), "");
             ratios.push(ratio);
         }
         measures.push(measure);

@@ -46,7 +46,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
                 part.rounds(name, &format!("{p} {when}"), &rounds.values(name, &format!("{p} {when}")), "ms");
             }
         }
-        part.rounds(name, "p99.9 beside ÷ alone", &rounds.values(name, "ratio"), "");
+        part.ratios(name, "p99.9 beside ÷ alone", &rounds.values(name, "ratio"), "");
     }
     rows.extend(["new clients per second", "p50 alone", "p50 beside", "p99.9 alone", "p99.9 beside"]);
     part.bars("p99.9 beside new clients ÷ p99.9 alone", &["p99.9 beside ÷ alone"], "lower");

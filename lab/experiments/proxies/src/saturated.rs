@@ -70,7 +70,7 @@ fn measure(
     subjects.keep_able(bench, part, &tls, &shape)?;
     let names = subjects.names();
     let rounds = match bench.options.method {
-        Method::Turns => bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
+        Method::Turns => bench.resumable_rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
             let report = load::run(bench, &shape(load::plan(bench, &subjects.servers[i], "/", &tls)?))?;
             let mut sample: Sample = load::sample(&report)?;
             if let Some(wanted) = tickets {
@@ -105,7 +105,7 @@ pub fn report(part: &mut Part, names: &[String], rounds: &Rounds, method: Method
     if let Some(first) = names.first() {
         for other in &names[1..] {
             let measure = format!("CPU of {first} ÷ {other}");
-            part.rounds(first, &measure, &rounds.ratios(first, other, "cpu_us"), "");
+            part.ratios(first, &measure, &rounds.ratios(first, other, "cpu_us"), "");
             ratios.push(measure);
         }
     }

@@ -29,7 +29,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, key: Key) 
         let subjects = Subjects::start(bench, part, setup, &site, &cpus)?;
         subjects.check(&tls)?;
         let names = subjects.names();
-        let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
+        let rounds = bench.resumable_rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
             let server: &web::Server = &subjects.servers[i];
             load::sample(&load::run(bench, &load::connections(load::plan(bench, server, "/", &tls)?, Kind::Full))?)
         })?;

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use sealane_lab_harness::journal::{Slot, now};
 use sealane_lab_harness::rounds::{note, order};
 use sealane_lab_harness::web::{self, Server, Site};
 use sealane_lab_harness::{Bench, Program, Rounds, Sample, Stopped};
@@ -43,20 +44,36 @@ pub fn rounds<F: Fn(Plan) -> Plan>(
     for round in 0..count {
         let order: Vec<&Program> = order(programs.len(), round).into_iter().map(|i| &programs[i]).collect();
         let what = format!("round {}", round + 1);
-        for _ in 0..bench.options.tries.max(1) {
+        let slot = bench.slot(part, &format!("together, {what}"));
+        let mut left = bench.options.tries.max(1);
+        while left > 0 {
             if bench.options.cancelled() {
                 return Err(Stopped.into());
             }
-            let row = one_round(bench, setup, &order, question)?;
-            if bench.options.cancelled() {
-                return Err(Stopped.into());
-            }
+            // What an earlier run gave up is tried again.
+            let (row, at) = match slot.as_ref().and_then(Slot::earlier) {
+                Some(taken) => (taken.row(), taken.at),
+                None => {
+                    left -= 1;
+                    let row = one_round(bench, setup, &order, question)?;
+                    if bench.options.cancelled() {
+                        return Err(Stopped.into());
+                    }
+                    let at = now();
+                    if let Some(slot) = &slot {
+                        slot.note(row.iter().map(|(name, sample)| (name.as_str(), sample)), at)?;
+                    }
+                    (row, at)
+                }
+            };
             let failed: Vec<&str> = row.iter().filter(|(_, s)| !s.void.is_empty()).map(|(name, _)| &**name).collect();
             for (name, sample) in &row {
                 bench.say(&format!("   {what} of {count}  {name:<16} {}", sample.told()));
                 match failed.is_empty() || !sample.void.is_empty() {
-                    true => note(part, name, &what, sample),
-                    false => note(part, name, &what, &sample.clone().void(format!("void for {}", failed.join(", ")))),
+                    true => note(part, name, &what, sample, at),
+                    false => {
+                        note(part, name, &what, &sample.clone().void(format!("void for {}", failed.join(", "))), at);
+                    }
                 }
             }
             if failed.is_empty() {

@@ -57,7 +57,7 @@ pub fn cpu(bench: &mut Bench<'_>, part: &mut Part, certificates: &Certificates) 
             WAYS.iter().map(|w| w.client(&certificates.der[key])).collect::<anyhow::Result<_>>()?;
         let client = place.link.client();
         client.run(|| WAYS.iter().zip(&connectors).try_for_each(|(w, c)| w.prime(c, *to)))??;
-        let held = bench.rounds(part, &names, rounds, Quiet::Wanted, |i, _| {
+        let held = bench.resumable_rounds(part, &names, rounds, Quiet::Wanted, |i, _| {
             let before = running.cpu();
             client.run(|| (0..attempts).try_for_each(|_| connectors[i].once(*to, WAYS[i].early).map(drop)))??;
             let nanos = running.cpu().since(&before);

@@ -77,7 +77,7 @@ pub fn rounds(
     }
     let names: Vec<String> = able.iter().map(|b| b.stack.name.clone()).collect();
     bench.say(&format!("   {} of {}, {} threads", case.test, case.name(), case.threads));
-    let held = bench.rounds(part, &names, count, Quiet::Indifferent, |subject, _| {
+    let held = bench.resumable_rounds(part, &names, count, Quiet::Indifferent, |subject, _| {
         sample(stacks, able[subject], case, seconds, light)
     })?;
     for name in &names {

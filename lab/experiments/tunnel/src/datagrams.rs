@@ -132,7 +132,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, world: &World) -> anyhow:
                 part.rounds(name, &cpu, &held.values(name, &cpu), "µs");
             }
             if name != TUNED {
-                part.rounds(name, &times(&rate), &held.ratios(name, TUNED, &rate), "×");
+                part.ratios(name, &times(&rate), &held.ratios(name, TUNED, &rate), "×");
             }
         }
         for (name, tries) in names.iter().zip(seen) {

@@ -39,7 +39,7 @@ fn streams_in(
     world.set(wire)?;
     let seconds: u64 = bench.size("seconds")?;
     let names: Vec<String> = world.ways.iter().map(|w| w.name.to_owned()).collect();
-    let held = bench.rounds(part, &names, rounds, Quiet::Wanted, |i, _| {
+    let held = bench.resumable_rounds(part, &names, rounds, Quiet::Wanted, |i, _| {
         let way = &world.ways[i];
         let before = way.cpu();
         let end = iperf(world, way, seconds, &["-P", &streams.to_string()])?;
@@ -65,8 +65,8 @@ fn streams_in(
             }
         }
         if name != TUNED && name != VETH {
-            part.rounds(name, &times(THROUGHPUT), &held.ratios(name, TUNED, THROUGHPUT), "×");
-            part.rounds(name, &times(SERVER_CPU), &held.ratios(name, TUNED, SERVER_CPU), "×");
+            part.ratios(name, &times(THROUGHPUT), &held.ratios(name, TUNED, THROUGHPUT), "×");
+            part.ratios(name, &times(SERVER_CPU), &held.ratios(name, TUNED, SERVER_CPU), "×");
         }
     }
     part.bars("Throughput at the receiver, Gbit/s", &[THROUGHPUT], "higher");

@@ -4,6 +4,7 @@
 //! Mann-Whitney test whether one set tends to lie above the other (one slow outlier moves it little), and
 //! the permutation of means whether the averages differ (one slow outlier moves it much).
 
+use sealane_lab_report::resample;
 use serde::Serialize;
 
 use super::special::normal_tail;
@@ -29,28 +30,23 @@ pub struct Bootstrap {
 
 /// Resamples both sets `resamples` times; `None` when either is empty or `resamples` is 0.
 pub fn bootstrap_difference_of_medians(a: &[u64], b: &[u64], resamples: usize, seed: u64) -> Option<Bootstrap> {
-    if a.is_empty() || b.is_empty() || resamples == 0 {
+    if a.is_empty() || b.is_empty() {
         return None;
     }
-    let mut rng = Rng::new(seed);
     let mut scratch = Vec::with_capacity(a.len().max(b.len()));
-    let mut draw = |from: &[u64]| {
+    let mut draw = |from: &[u64], rng: &mut Rng| {
         scratch.clear();
         scratch.extend((0..from.len()).map(|_| from[rng.below(from.len())]));
         median_in_place(&mut scratch)
     };
-    let mut differences: Vec<f64> = (0..resamples)
-        .map(|_| {
-            let first = draw(a);
-            draw(b) - first
-        })
-        .collect();
-    differences.sort_unstable_by(f64::total_cmp);
-    let at = |q: f64| differences[((q * (resamples - 1) as f64).round() as usize).min(resamples - 1)];
+    let (low, high) = resample::interval(resamples, 0.95, seed, |rng| {
+        let first = draw(a, rng);
+        draw(b, rng) - first
+    })?;
     Some(Bootstrap {
         difference: median_in_place(&mut b.to_vec()) - median_in_place(&mut a.to_vec()),
-        low: at(0.025),
-        high: at(0.975),
+        low,
+        high,
         resamples,
         seed,
     })

@@ -4,14 +4,14 @@
 //! Samples are nanoseconds in `u64`; what is derived from them is `f64` nanoseconds.
 
 mod compare;
-mod rng;
 mod special;
 
 pub use compare::{
     ALPHA, Bootstrap, Direction, MannWhitney, MannWhitneyMethod, Permutation, bootstrap_difference_of_medians, holm,
     mann_whitney, permutation_of_means, relative_difference_of_means,
 };
-pub use rng::Rng;
+/// The generator of the whole lab.
+pub use sealane_lab_report::resample::Rng;
 
 use serde::Serialize;
 
