@@ -171,4 +171,5 @@ mod upstream_h3_ends;
 mod upstream_tls;
 mod versions;
 mod websocket;
+mod websocket_autobahn;
 mod websocket_versions;
