@@ -91,6 +91,7 @@ mod priorities;
 mod privileges;
 mod probes;
 mod proxy_protocol;
+mod quic_conformance;
 mod quic_interop;
 mod rates;
 mod reload;
