@@ -32,6 +32,7 @@ pub const TARGETS: &[Target] = &[
     ("lane-h1-h2", sealane_proxy::fuzzing::lane_h1_h2),
     ("lane-h2-h1", sealane_proxy::fuzzing::lane_h2_h1),
     ("lane-h2-h2", sealane_proxy::fuzzing::lane_h2_h2),
+    ("lane-quic", sealane_proxy::fuzzing::lane_quic),
     ("h3-stream", http3::stream::fuzz_one),
     ("h3-control", http3::control::fuzz_one),
     ("h3-section", http3::section::fuzz_one),

@@ -3,8 +3,10 @@
 
 pub(crate) mod fixtures;
 mod lane;
+mod quic;
 
 pub use lane::{lane_h1_h1, lane_h1_h2, lane_h2_h1, lane_h2_h2};
+pub use quic::lane_quic;
 
 use crate::accept::proxy_protocol::{self, ProxyHeader};
 use crate::access_log::Template;
