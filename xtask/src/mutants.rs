@@ -101,7 +101,7 @@ struct State {
     outcomes: BTreeMap<String, Outcome>,
 }
 
-/// Runs what is left of the samples; 1 if fewer than [`CAUGHT`] of a hundred are caught.
+/// Runs what is left of the samples; 1 if too few mutants of a crate are caught.
 pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
     let until = Instant::now() + Duration::from_secs(options.minutes * 60);
     let program = installed(workspace)?;
