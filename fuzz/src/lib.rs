@@ -16,6 +16,9 @@ pub mod tls;
 /// A target's name, which is also its folder in `corpus/`, and what runs it.
 pub type Target = (&'static str, fn(&[u8]));
 
+/// The beginning of the names of targets that run whole stacks with sockets: these take a hundred times as long as a decoder.
+pub const STACKS: &str = "lane-";
+
 /// All targets.
 pub const TARGETS: &[Target] = &[
     ("request", http1::request::fuzz_one),
@@ -25,6 +28,11 @@ pub const TARGETS: &[Target] = &[
     ("h1-responses", http1::responses::fuzz_one),
     ("h2-guard", sealane_proxy::fuzzing::h2_guard),
     ("h2-window", sealane_proxy::fuzzing::h2_window),
+    ("lane-h1-h1", sealane_proxy::fuzzing::lane_h1_h1),
+    ("lane-h1-h2", sealane_proxy::fuzzing::lane_h1_h2),
+    ("lane-h2-h1", sealane_proxy::fuzzing::lane_h2_h1),
+    ("lane-h2-h2", sealane_proxy::fuzzing::lane_h2_h2),
+    ("lane-quic", sealane_proxy::fuzzing::lane_quic),
     ("h3-stream", http3::stream::fuzz_one),
     ("h3-control", http3::control::fuzz_one),
     ("h3-section", http3::section::fuzz_one),

@@ -17,6 +17,7 @@ mod layers;
 mod machine;
 mod measurements;
 mod metadata;
+mod mutants;
 mod openvpn;
 mod ovpn_vm;
 mod package;
@@ -96,6 +97,8 @@ enum Command {
     Conformance(conformance::Options),
     /// Plant known kinds of bugs in a copy of the tree, one by one, and require that the tests find each (docs/testing.md)
     Plant(plant::Options),
+    /// Change the code of the sans-IO crates in a sample of places, and count the changes that the tests notice (docs/testing.md)
+    Mutants(mutants::Options),
     /// Run mixed traffic and random faults for a long time, and check that nothing is lost (docs/testing.md)
     Soak(soak::Options),
     /// Watch the unit tests and the gateway with the address sanitizer and with valgrind (docs/testing.md)
@@ -163,6 +166,7 @@ fn main() -> ExitCode {
         Command::Fuzz(options) => Workspace::load().and_then(|w| fuzz::run(&w, &options)),
         Command::Conformance(options) => Workspace::load().and_then(|w| conformance::run(&w, &options)),
         Command::Plant(options) => Workspace::load().and_then(|w| plant::run(&w, &options)),
+        Command::Mutants(options) => Workspace::load().and_then(|w| mutants::run(&w, &options)),
         Command::Soak(options) => Workspace::load().and_then(|w| soak::run(&w, &options)),
         Command::Sanitize(options) => Workspace::load().and_then(|w| sanitize::run(&w, &options)),
         Command::Openvpn => Workspace::load().and_then(|w| openvpn::run(&w)),

@@ -1,5 +1,12 @@
-//! What the fuzz targets (`fuzz/`) run of this crate's decoders, which are private. Each function takes any bytes and panics
+//! What the fuzz targets (`fuzz/`) run of this crate: its decoders, which are private, and whole lanes (`lane`). Each function takes any bytes and panics
 //! when a promise is broken. Nothing else calls this module.
+
+pub(crate) mod fixtures;
+mod lane;
+mod quic;
+
+pub use lane::{lane_h1_h1, lane_h1_h2, lane_h2_h1, lane_h2_h2};
+pub use quic::lane_quic;
 
 use crate::accept::proxy_protocol::{self, ProxyHeader};
 use crate::access_log::Template;

@@ -1,6 +1,7 @@
 //! What the fuzz targets (`fuzz/`) run of this crate's decoders, which are private. Nothing else calls this module.
 
 use crate::quic_padding::without_padding;
+use quinn_proto::{ConnectionId, Side};
 use std::ops::Range;
 
 /// An OCSP response: one that nobody has signed is never accepted.
@@ -146,4 +147,26 @@ pub fn quic_padding(data: &[u8]) {
     assert!(kept.is_empty() == payload.is_empty(), "a packet without a frame");
     assert_eq!(frames(kept), frames(&payload));
     assert_eq!(without_padding(kept), kept, "some is left");
+}
+
+/// A client's first packet of QUIC (RFC 9000 §17.2.2) to this connection ID, with this number and these frames, padded to a datagram of
+/// 1,200 bytes: for targets that play a client.
+pub fn client_initial(destination: &[u8], number: u8, frames: &[u8]) -> Vec<u8> {
+    const DATAGRAM: usize = 1200;
+    let suite = crate::quic::initial_suite().expect("a suite for first packets");
+    let keys = crate::quic_packets::initial_keys(&suite, &ConnectionId::new(destination), Side::Client);
+    let mut packet = vec![0xc0, 0, 0, 0, 1, destination.len() as u8];
+    packet.extend_from_slice(destination);
+    // Neither a connection ID of the client's nor a token.
+    packet.extend([0, 0]);
+    let at = packet.len() + 2;
+    let tag = keys.packet.local.tag_len();
+    let length = (1 + frames.len() + tag).max(DATAGRAM - at);
+    packet.extend((0x4000 | length as u16).to_be_bytes());
+    packet.push(number);
+    packet.extend_from_slice(frames);
+    packet.resize(at + length, 0);
+    keys.packet.local.encrypt(number.into(), &mut packet, at + 1);
+    keys.header.local.encrypt(at, &mut packet);
+    packet
 }

@@ -1,6 +1,7 @@
 //! An HTTP/3 client for exact frames: quinn-proto for the transport, everything above it at the test's command.
 
 use crate::WAIT_LIMIT;
+use crate::quic_path::Dice;
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use quinn_proto::{
     Connection, ConnectionError, ConnectionHandle, DatagramEvent, Dir, Endpoint, EndpointConfig, Event, ReadError,
@@ -13,6 +14,7 @@ use sealane_http::{BodyLength, Fields, Method, RequestHead, ResponseHead, Scheme
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A connection to a gateway.
@@ -29,6 +31,8 @@ pub struct Client {
     /// Bytes of the server's own streams.
     pub uni: HashMap<StreamId, Vec<u8>>,
     streams: HashMap<StreamId, (Vec<u8>, Option<End>)>,
+    /// How many of a hundred datagrams are lost, either way.
+    loss: Option<(Arc<AtomicU64>, Dice)>,
 }
 
 /// How a stream ended: `Err` with the code of a reset.
@@ -153,7 +157,17 @@ impl Client {
             connected: false,
             uni: HashMap::new(),
             streams: HashMap::new(),
+            loss: None,
         }
+    }
+
+    /// So many of a hundred datagrams are lost from now on, either way.
+    pub fn lose(&mut self, percent: Arc<AtomicU64>, seed: u64) {
+        self.loss = Some((percent, Dice::new(seed)));
+    }
+
+    fn is_lost(&mut self) -> bool {
+        self.loss.as_mut().is_some_and(|(percent, dice)| dice.percent(percent.load(Ordering::Relaxed)))
     }
 
     /// Connects and says what every client says first.
@@ -386,6 +400,9 @@ impl Client {
             if taken == 1 {
                 let _ = self.socket.set_nonblocking(true);
             }
+            if self.is_lost() {
+                continue;
+            }
             let mut answer = Vec::new();
             let bytes = bytes::BytesMut::from(&buffer[..n]);
             if from == self.server
@@ -416,8 +433,10 @@ impl Client {
         }
         let mut buffer = Vec::new();
         while let Some(transmit) = self.quic.poll_transmit(Instant::now(), 1, &mut buffer) {
-            // What the kernel does not take is lost, as on any network.
-            let _ = self.socket.send_to(&buffer[..transmit.size], self.server);
+            if !self.is_lost() {
+                // What the kernel does not take is lost, as on any network.
+                let _ = self.socket.send_to(&buffer[..transmit.size], self.server);
+            }
             buffer.clear();
         }
     }

@@ -9,6 +9,7 @@ pub mod backend;
 pub mod binary;
 pub mod chromium;
 pub mod client;
+pub mod clock;
 pub mod conformance;
 pub mod crowd;
 pub mod differential;
@@ -28,6 +29,7 @@ pub mod soak;
 pub mod store;
 pub mod tmux;
 pub mod transparency;
+pub mod tunnel_world;
 pub mod versions;
 
 use std::io::Write;

@@ -32,6 +32,8 @@ pub struct Shared {
     pub config: Arc<ClientConfig>,
     /// What excuses failures.
     pub faults: Arc<Faults>,
+    /// How many of a hundred datagrams of the HTTP/3 client are lost, either way.
+    pub loss: Arc<AtomicU64>,
     /// Ends the clients.
     pub stop: AtomicBool,
     next: AtomicU64,
@@ -81,9 +83,14 @@ const CLIENTS: [(&str, Visit, usize); 6] = [
 
 impl Shared {
     /// Clients that are about to begin.
-    pub fn new(tls: SocketAddr, plain: SocketAddr, config: Arc<ClientConfig>, faults: Arc<Faults>) -> Self {
+    pub fn new(
+        [tls, plain]: [SocketAddr; 2],
+        config: Arc<ClientConfig>,
+        faults: Arc<Faults>,
+        loss: Arc<AtomicU64>,
+    ) -> Self {
         let (stop, next, tally) = (AtomicBool::new(false), AtomicU64::new(1), Mutex::default());
-        Self { tls, plain, config, faults, stop, next, tally }
+        Self { tls, plain, config, faults, loss, stop, next, tally }
     }
 
     /// What they have seen so far.
@@ -247,6 +254,7 @@ fn third(shared: &Shared, random: &mut u64) -> Result<u64, Trouble> {
     transport.enable_segmentation_offload(false);
     transport.max_idle_timeout(Some(quinn_proto::VarInt::from_u32(10_000).into()));
     let mut client = Client::begin_with(shared.tls, &over_quic(&shared.config, false), transport);
+    client.lose(shared.loss.clone(), *random);
     if !client.establish() {
         return Err(format!("handshake: {:?}", client.lost).into());
     }

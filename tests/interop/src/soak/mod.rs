@@ -13,12 +13,14 @@ pub mod clients;
 pub mod faults;
 pub mod report;
 pub mod server;
+pub mod tunnel;
 
+use crate::clock::{Clock, clock_face};
 use crate::gateway::{Gateway, launch};
 use crate::http::Wire;
 use crate::process::Server;
 use crate::site::{HOST, Identity, Site};
-use crate::{WAIT_LIMIT, binary, client, eventually, ports};
+use crate::{WAIT_LIMIT, binary, client, eventually, peers, ports};
 use anyhow::{Context, bail, ensure};
 use clients::Shared;
 use faults::Faults;
@@ -32,6 +34,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tunnel::{Tunnel, TunnelFault};
 
 /// Runs at least this long are judged by their memory and descriptors: before, caches and pools grow.
 const JUDGED: Duration = Duration::from_secs(600);
@@ -39,6 +42,10 @@ const JUDGED: Duration = Duration::from_secs(600);
 const GROWTH: (f64, u64) = (1.02, 1 << 20);
 /// Descriptors that may be more: connections that happen to be open.
 const DESCRIPTORS: u64 = 12;
+/// Steps of the gateway's time of day, in seconds from the machine's.
+const CLOCKS: [i64; 5] = [7 * 3600, -7 * 3600, 40 * 24 * 3600, 1, 0];
+/// A name whose responses are the gateway's own, and tell its time of day.
+const TIME: &str = "time.example.test";
 /// A name of which the server's addresses are asked.
 const NAME: &str = "soak.example.test";
 
@@ -67,10 +74,14 @@ enum Fault {
     KillGateway,
     KillDuringReload,
     KillDuringUpgrade,
+    ClockStep,
+    FullDisk,
+    PacketLoss,
+    Tunnel(TunnelFault),
 }
 
 /// All of them, with how often they come, and what they are called.
-const FAULTS: [(Fault, u64, &str); 10] = [
+const FAULTS: [(Fault, u64, &str); 16] = [
     (Fault::Reload, 6, "reload"),
     (Fault::BadReload, 2, "reload of a file with a mistake"),
     (Fault::Certificate, 4, "change of the certificate"),
@@ -81,6 +92,12 @@ const FAULTS: [(Fault, u64, &str); 10] = [
     (Fault::KillGateway, 2, "kill"),
     (Fault::KillDuringReload, 2, "kill during a reload"),
     (Fault::KillDuringUpgrade, 2, "kill during an upgrade"),
+    (Fault::ClockStep, 3, "clock step"),
+    (Fault::FullDisk, 2, "full disk under the access log"),
+    (Fault::PacketLoss, 3, "packet loss"),
+    (Fault::Tunnel(TunnelFault::Reload), 2, "reload of the tunnel"),
+    (Fault::Tunnel(TunnelFault::Upgrade), 2, "upgrade of the tunnel"),
+    (Fault::Tunnel(TunnelFault::Kill), 1, "kill of the tunnel"),
 ];
 
 impl Fault {
@@ -116,6 +133,12 @@ struct World {
     backends: [SocketAddr; 2],
     resolver: SocketAddr,
     answers_names: Arc<AtomicBool>,
+    /// `None` without a C compiler.
+    clock: Option<Clock>,
+    /// `None` without root, OpenVPN or a TUN device.
+    tunnel: Option<Tunnel>,
+    /// How many of a hundred datagrams over QUIC are lost.
+    loss: Arc<AtomicU64>,
     identity: Identity,
     /// Processes that served at some time.
     pids: BTreeSet<i32>,
@@ -129,7 +152,7 @@ pub fn run(plan: Plan) -> anyhow::Result<Record> {
     let mut world = World::start(plan)?;
     let faults = Arc::new(Faults::default());
     let config = Arc::new(client::config(&world.site.ca));
-    let shared = Arc::new(Shared::new(world.listen, world.plain, config, faults.clone()));
+    let shared = Arc::new(Shared::new([world.listen, world.plain], config, faults.clone(), world.loss.clone()));
     let threads = clients::start(&shared, seed);
     let watch = Watch::start(world.socket.clone(), world.admin);
     let mut record = Record { seed, ..Record::default() };
@@ -162,6 +185,12 @@ pub fn run(plan: Plan) -> anyhow::Result<Record> {
     record.answers = tally.answers.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect();
     (record.excused, record.again, record.comparisons) = (tally.excused, tally.again, comparisons);
     record.acknowledged = tally.acknowledged.len() as u64;
+    if let Some(tunnel) = world.tunnel.take() {
+        let pings = tunnel.end();
+        record.answers.insert("pings through the tunnel".to_owned(), pings.answered);
+        record.excused += pings.excused;
+        record.problems.extend(pings.failures);
+    }
     record.problems.extend(tally.failures);
     record.problems.extend(backwards);
     record.problems.extend(lost(&world.record, &tally.acknowledged));
@@ -214,6 +243,11 @@ impl World {
         let [listen, plain, admin, first, second] = [(); 5].map(|()| ports::free());
         let (resolver, answers_names) = name_server()?;
         let identity = site.issue("soak", &[HOST, "127.0.0.1"]);
+        let clock = peers::find("cc").map(|compiler| Clock::new(&site, &compiler));
+        if clock.is_none() {
+            println!("without clock steps: `cc` is not installed");
+        }
+        let tunnel = Tunnel::start().map_err(|why| println!("without the tunnel: {why:#}")).ok();
         let mut world = Self {
             record: site.path().join("record"),
             socket: site.path().join("admin.sock"),
@@ -230,6 +264,9 @@ impl World {
             admin,
             resolver,
             answers_names,
+            clock,
+            tunnel,
+            loss: Arc::default(),
             identity,
         };
         std::fs::create_dir_all(&world.plan.folder)?;
@@ -248,19 +285,27 @@ impl World {
     }
 
     fn choose(&mut self, keeps_process: bool) -> (Fault, &'static str) {
-        let allowed = |fault: Fault| !keeps_process || fault.keeps_process();
-        let all: u64 = FAULTS.iter().filter(|(fault, ..)| allowed(*fault)).map(|(_, weight, _)| weight).sum();
-        let mut at = self.next(all);
-        for (fault, weight, name) in FAULTS {
-            if !allowed(fault) {
-                continue;
-            }
+        let allowed: Vec<_> = FAULTS
+            .into_iter()
+            .filter(|(fault, ..)| (!keeps_process || fault.keeps_process()) && self.can_cause(*fault))
+            .collect();
+        let mut at = self.next(allowed.iter().map(|(_, weight, _)| weight).sum());
+        for (fault, weight, name) in allowed {
             if at < weight {
                 return (fault, name);
             }
             at -= weight;
         }
         (Fault::Reload, "reload")
+    }
+
+    /// Whether this machine has what the fault takes.
+    fn can_cause(&self, fault: Fault) -> bool {
+        match fault {
+            Fault::ClockStep => self.clock.is_some(),
+            Fault::Tunnel(_) => self.tunnel.is_some(),
+            _ => true,
+        }
     }
 
     /// The configuration; what a reload changes depends on how many there were.
@@ -274,6 +319,7 @@ impl World {
              [[listener]]\naddress = \"{}\"\nhttp3 = true\n[listener.tls]\n\
              certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n\
              [[listener]]\naddress = \"{}\"\nh2c = true\n\
+             [[host]]\nnames = [\"{TIME}\"]\nrespond = {{ status = 200 }}\n\
              [[host]]\nnames = [\"*\"]\nupstream = \"servers\"\n[[upstream]]\nname = \"servers\"\nbalance = \"{balance}\"\n\
              resolve_interval = \"1s\"\nservers = [\"http://{NAME}:{}\", \"http://{}\"]\n\
              [upstream.health]\npath = \"/small\"\ninterval = \"500ms\"\n",
@@ -307,7 +353,7 @@ impl World {
 
     fn start_gateway(&mut self) {
         let file = self.write(&self.text());
-        let mut command = Command::new(binary::sealane());
+        let mut command = self.clock.as_ref().map_or_else(|| Command::new(binary::sealane()), Clock::program);
         command.arg("serve").arg("-c").arg(file);
         // One left by a gateway that was killed.
         let _ = std::fs::remove_file(&self.socket);
@@ -378,6 +424,14 @@ impl World {
                 self.start_server(n);
             }
             Fault::Descriptors => self.limit_descriptors()?,
+            Fault::ClockStep => self.step_clock()?,
+            Fault::FullDisk => self.fill_disk()?,
+            Fault::PacketLoss => {
+                self.loss.store(5 + self.next(11), Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(1000 + self.next(3000)));
+                self.loss.store(0, Ordering::Relaxed);
+            }
+            Fault::Tunnel(fault) => self.tunnel.as_mut().context("there is no tunnel")?.cause(fault)?,
             Fault::KillGateway | Fault::KillDuringReload | Fault::KillDuringUpgrade => {
                 let socket = self.socket.clone();
                 let what = match fault {
@@ -444,6 +498,46 @@ impl World {
         };
         std::thread::sleep(Duration::from_millis(500 + self.next(1500)));
         prlimit(Some(pid), Resource::Nofile, before).context("prlimit")?;
+        Ok(())
+    }
+
+    /// The time of day is another one: the gateway tells it, and nothing else changes.
+    fn step_clock(&mut self) -> anyhow::Result<()> {
+        let step = CLOCKS[self.next(CLOCKS.len() as u64) as usize];
+        self.clock.as_ref().context("there is no clock")?.set(step);
+        ensure!(
+            eventually(|| self.tells(step)),
+            "the gateway does not tell the time of a clock that is {step} s ahead"
+        );
+        Ok(())
+    }
+
+    /// Whether the gateway's own responses tell the time of a clock that is so many seconds ahead.
+    fn tells(&self, step: i64) -> bool {
+        let Ok(stream) = TcpStream::connect(self.plain) else { return false };
+        let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
+        let mut wire = Wire::new(stream);
+        let asked = wire.send(format!("GET / HTTP/1.1\r\nHost: {TIME}\r\nConnection: close\r\n\r\n"));
+        let Ok(response) = asked.map_err(drop).and_then(|()| wire.response("GET").map_err(drop)) else { return false };
+        response.header("date").is_some_and(|date| clock_face(step).iter().any(|face| date.contains(face)))
+    }
+
+    /// For a moment, nothing can be written to the access log (full(4)): this is counted, and lines arrive again afterwards.
+    fn fill_disk(&self) -> anyhow::Result<()> {
+        const ERRORS: &str = "sealane_access_log_errors_total";
+        let log = self.site.path().join("access.log");
+        let errors = || counters(self.admin).ok().and_then(|all| all.get(ERRORS).copied()).unwrap_or(0.0);
+        let before = errors();
+        let _ = std::fs::remove_file(&log);
+        std::os::unix::fs::symlink("/dev/full", &log)?;
+        let reopened = self.order("reopen-logs");
+        let counted = reopened.is_ok() && eventually(|| errors() > before);
+        std::fs::remove_file(&log)?;
+        self.order("reopen-logs")?;
+        reopened?;
+        ensure!(counted, "no error of a full disk is counted");
+        let written = || std::fs::metadata(&log).is_ok_and(|file| file.len() > 0);
+        ensure!(eventually(written), "the access log is not written any more after a full disk");
         Ok(())
     }
 

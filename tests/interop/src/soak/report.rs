@@ -62,8 +62,9 @@ pub fn write(file: &Path, runs: &[Record]) -> anyhow::Result<()> {
 pub fn page(runs: &[Record]) -> String {
     let mut out = String::from(
         "# Soak test\n\n<!-- Written by `cargo xtask soak --store` from soak.json. -->\n\n\
-         `cargo xtask soak --for 60m` runs traffic of all HTTP versions and WebSockets through a gateway that is reloaded, upgraded,\n\
-         killed and deprived of servers, certificates, names and descriptors, in an order that a seed decides\n\
+         `cargo xtask soak --for 60m` runs traffic of all HTTP versions, WebSockets and a tunnel through gateways that are reloaded,\n\
+         upgraded, killed and deprived of servers, certificates, names, descriptors, packets and the disk, and whose clock is set, in an\n\
+         order that a seed decides\n\
          ([testing](../testing.md#soak-test)). `--resume FOLDER` adds a run to those in the folder.\n\n\
          | begun | commit | seed | minutes | answers | uploads acknowledged | faults | failures that a fault excuses | memory, descriptors | problems |\n\
          |---|---|---|---|---|---|---|---|---|---|\n",

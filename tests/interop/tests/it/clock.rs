@@ -3,61 +3,14 @@
 
 use crate::operating::{Operated, order};
 use sealane_interop::backend::{Backend, tls};
+pub(crate) use sealane_interop::clock::Clock;
+use sealane_interop::clock::clock_face;
 use sealane_interop::crowd::Crowd;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::{binary, client, eventually, need, ports};
-use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::process::Command;
+use sealane_interop::{client, eventually, need, ports};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 const HOURS: i64 = 3600;
-
-/// The clock of a program that was started with it.
-pub(crate) struct Clock {
-    file: std::fs::File,
-    library: std::path::PathBuf,
-    path: std::path::PathBuf,
-}
-
-impl Clock {
-    pub fn new(site: &Site, compiler: &Path) -> Self {
-        let (path, library) = (site.file("step", [0; 16]), site.path().join("clock_step.so"));
-        let source = site.file("clock_step.c", include_str!("clock_step.c"));
-        let mut command = Command::new(compiler);
-        command.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source);
-        let said = command.output().expect("the compiler runs");
-        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-        let file = std::fs::OpenOptions::new().write(true).open(&path).expect("our own file");
-        Self { file, library, path }
-    }
-
-    pub fn program(&self) -> Command {
-        let mut command = Command::new(binary::sealane());
-        command.env("LD_PRELOAD", &self.library).env("CLOCK_STEP", &self.path);
-        command
-    }
-
-    /// Sets the time of day.
-    pub fn set(&self, step: i64) {
-        self.file.write_all_at(&step.to_ne_bytes(), 0).expect("our own file");
-    }
-
-    /// So many seconds have passed since the program was started, and those that really have.
-    pub fn pass(&self, seconds: i64) {
-        self.file.write_all_at(&seconds.to_ne_bytes(), 8).expect("our own file");
-    }
-}
-
-/// Hour and minute as they stand in a `Date`, now and a second ago: it may change between the answer and the question.
-fn clock_face(step: i64) -> [String; 2] {
-    [0, 1].map(|late| {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs() as i64;
-        let second = (now + step - late).rem_euclid(86_400);
-        format!(" {:02}:{:02}:", second / 3600, second / 60 % 60)
-    })
-}
 
 #[test]
 fn steps_of_hours_end_nothing() {

@@ -57,7 +57,12 @@ fn breaches_that_end_the_connection() {
         ("PUSH_PROMISE from a client", frame(5, b"\0"), Code::FrameUnexpected),
         ("a frame of HTTP/2", frame(6, b"12345678"), Code::FrameUnexpected),
         ("HEADERS after trailers", [get(), frame(1, &[0, 0]), frame(1, &[0, 0])].concat(), Code::FrameUnexpected),
+        ("DATA after trailers", [get(), frame(1, &[0, 0]), data(b"x")].concat(), Code::FrameUnexpected),
+        ("CANCEL_PUSH on a request stream", frame(3, b"\0"), Code::FrameUnexpected),
+        ("GOAWAY on a request stream", frame(7, b"\0"), Code::FrameUnexpected),
+        ("MAX_PUSH_ID on a request stream", frame(13, b"\0"), Code::FrameUnexpected),
         ("a frame cut off", get()[..5].to_vec(), Code::FrameError),
+        ("an entry that the static table lacks", frame(1, &[0, 0, 0xff, 0x24]), Code::QpackDecompressionFailed),
         ("a field of a dynamic table", frame(1, &[0, 0, 0x80]), Code::QpackDecompressionFailed),
         ("a required insert count", frame(1, &[2, 0, 0xd1]), Code::QpackDecompressionFailed),
         (
@@ -79,9 +84,17 @@ fn breaches_that_end_the_connection() {
         ("a setting of HTTP/2", &[0, 4, 2, 2, 0], Code::SettingsError),
         ("SETTINGS twice", &[0, 4, 0, 4, 0], Code::FrameUnexpected),
         ("HEADERS on the control stream", &[0, 4, 0, 1, 0], Code::FrameUnexpected),
+        ("DATA on the control stream", &[0, 4, 0, 0, 0], Code::FrameUnexpected),
+        ("PUSH_PROMISE on the control stream", &[0, 4, 0, 5, 0], Code::FrameUnexpected),
+        ("a frame of HTTP/2 on the control stream", &[0, 4, 0, 6, 0], Code::FrameUnexpected),
+        ("CANCEL_PUSH for a push that nobody promised", &[0, 4, 0, 3, 1, 0], Code::IdError),
+        ("a MAX_PUSH_ID that becomes smaller", &[0, 4, 0, 13, 1, 4, 13, 1, 3], Code::IdError),
+        ("a GOAWAY that allows more than the one before", &[0, 4, 0, 7, 1, 4, 7, 1, 8], Code::IdError),
+        ("a GOAWAY without an ID", &[0, 4, 0, 7, 0], Code::FrameError),
         ("a push stream", &[1], Code::StreamCreationError),
         ("an insertion without room", &[2, 0x3f, 0xe1, 0x1f], Code::QpackEncoderStreamError),
         ("an acknowledgement of nothing", &[3, 0x80], Code::QpackDecoderStreamError),
+        ("an insert count increment of zero", &[3, 0], Code::QpackDecoderStreamError),
     ] {
         let config = over_quic(s.gateway.config(), false);
         let mut client = Client::begin(s.gateway.address, &config);
@@ -102,8 +115,15 @@ fn breaches_that_end_the_connection() {
     client.finish(control);
     assert!(client.until(|c| c.lost.is_some()), "the control stream closed");
     assert_eq!(client.failure(), Failure::Closed(u64::from(Code::ClosedCriticalStream.value())));
+    for (what, kind) in [("encoder", 2), ("decoder", 3)] {
+        let mut client = s.connect();
+        let stream = client.open_uni(&[kind]);
+        client.finish(stream);
+        assert!(client.until(|c| c.lost.is_some()), "the stream of the {what} of QPACK closed");
+        assert_eq!(client.failure(), Failure::Closed(u64::from(Code::ClosedCriticalStream.value())), "{what}");
+    }
 
-    assert_eq!(s.gateway.metric_with("sealane_http3_errors_total", "connection"), Some(19.0));
+    assert_eq!(s.gateway.metric_with("sealane_http3_errors_total", "connection"), Some(34.0));
     s.serves();
 }
 

@@ -13,15 +13,15 @@ use sealane_interop::noise;
 use sealane_interop::site::{HOST, Site};
 use sealane_interop::versions::Listening;
 
-const CONTINUATION: u8 = 0;
-const TEXT: u8 = 1;
-const BINARY: u8 = 2;
-const CLOSE: u8 = 8;
-const PING: u8 = 9;
-const PONG: u8 = 10;
+pub(crate) const CONTINUATION: u8 = 0;
+pub(crate) const TEXT: u8 = 1;
+pub(crate) const BINARY: u8 = 2;
+pub(crate) const CLOSE: u8 = 8;
+pub(crate) const PING: u8 = 9;
+pub(crate) const PONG: u8 = 10;
 
 /// A frame as clients send them (RFC 6455 §5.2): masked.
-fn frame(last: bool, kind: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(last: bool, kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = vec![if last { 0x80 | kind } else { kind }];
     match payload.len() {
         n @ ..126 => out.push(0x80 | n as u8),
@@ -34,7 +34,8 @@ fn frame(last: bool, kind: u8, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// In the manner of Autobahn's cases.
+/// Bytes that come back as they are, whatever they mean: also those that no peer would send. [`crate::websocket_autobahn`] has Autobahn's
+/// cases with a peer that understands them.
 fn cases() -> Vec<(&'static str, Vec<u8>)> {
     let umlauts = "grüße".as_bytes();
     let fragments = |of: &[u8]| {
