@@ -614,10 +614,9 @@ pub(super) fn client_names(sink: &Sink, written: &[At<String>]) -> Vec<ClientNam
         match client_name(&name.value) {
             Ok(client_name) => names.push(client_name),
             Err(why) => {
-                let help =
-                    "write \"dns:app.example.com\", \"uri:spiffe://example.com/app\", \"email:a@example.com\", \
+                let help = "write \"dns:app.example.com\", \"uri:spiffe://example.com/app\", \"email:a@example.com\", \
                             \"subject:CN=alice,O=Example,C=DE\" or \"cn:alice\""
-                        .to_owned();
+                    .to_owned();
                 let message = format!("\"{}\" is not the name of a client: {why}", name.value);
                 sink.error(&name.span, message, Some(help));
             }

@@ -254,12 +254,9 @@ fn clients_without_a_certificate_are_refused() {
         &by_map("default \"\"; \"CN=a,O=B\" a; \"cn=c,o=D\" c; CN=x \"\";"),
         &["allow_certificate = [\"subject:CN=a,O=B\", \"subject:CN=c,O=D\"]"],
     );
-    for entries in [
-        "default a; CN=b \"\";",
-        "default \"\"; ~CN=a a;",
-        "default \"\"; \"CN=a, O=b\" a;",
-        "default \"\"; \"\" a;",
-    ] {
+    for entries in
+        ["default a; CN=b \"\";", "default \"\"; ~CN=a a;", "default \"\"; \"CN=a, O=b\" a;", "default \"\"; \"\" a;"]
+    {
         undecided(&by_map(entries));
     }
     let bind = " bind :443 ssl crt a.pem verify optional ca-file ca.pem\n";

@@ -312,7 +312,8 @@ fn without_the_store_gateways_serve_and_order_nothing_and_an_empty_one_is_filled
     let four = fleet.start(4);
     assert_eq!(fleet.all_show([&one, &two, &three, &four], &[]), shown);
     let all = [&one, &two, &three, &four];
-    let restored = || -> f64 { all.iter().map(|member| member.metric("sealane_acme_certificates_restored_total")).sum() };
+    let restored =
+        || -> f64 { all.iter().map(|member| member.metric("sealane_acme_certificates_restored_total")).sum() };
     assert!(eventually(|| restored() >= 1.0), "{}", one.log());
     assert_eq!((restored(), fleet.authority.orders()), (1.0, 1), "it was not ordered again");
     // Everything goes on.

@@ -129,7 +129,11 @@ fn a_revocation_reaches_both_gateways_without_a_reload() {
     // New connections are refused at both, and other clients are not.
     for (gateway, config) in [(&first, &at_first), (&second, &at_second)] {
         let again = world.openvpn(End::Client, config, &[]);
-        assert!(said(gateway, "the key exchange has failed: the certificate is not accepted: it is revoked"), "{}", again.log());
+        assert!(
+            said(gateway, "the key exchange has failed: the certificate is not accepted: it is revoked"),
+            "{}",
+            again.log()
+        );
     }
     let _bob = world.connected(&bob, &[]);
     assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
