@@ -248,6 +248,7 @@ fn forward(
     if forwarded::comes_round(&x.request.fields) {
         return refuse_loop(proxy, cx, exchange);
     }
+    let is_copy = forwarded::is_copy(&x.request.fields);
     let early = x.machine.is_early();
     x.trace.note_routed(cx.micros());
     Routed::preference(x, upstream, x.client_ip(client));
@@ -270,6 +271,10 @@ fn forward(
                 refuse(proxy, cx, exchange, 400);
             }
         };
+    }
+    // A route may have removed `Via`. Without the mark, copies would be made of this copy when it comes back.
+    if is_copy && !forwarded::is_copy(&x.request.fields) && forwarded::mark_copy(&mut x.request.fields).is_err() {
+        return refuse(proxy, cx, exchange, 431);
     }
     let x = match by.and_then(|by| by.mirror.as_ref()) {
         None => x,
