@@ -1,7 +1,8 @@
 //! Becoming the configured user, once everything that only root may open is open.
 //!
-//! What that user will need later is given to it while we still can (the admin socket, an access log that this start
-//! has made, the files of the tunnel); what it will not be able to do is said at the start rather than found out by the first reload or upgrade.
+//! What that user will need later is given to it while we still can (the admin socket, an access log that this start has made,
+//! the files of the tunnel); what it will not be able to do is said at the start rather than found out by the first reload or
+//! upgrade.
 
 use crate::config::{AccessLogTarget, Config, RunAs};
 use crate::log;
