@@ -238,8 +238,8 @@ fn a_server_with_500_clients_is_replaced_by_import() {
     }
 }
 
-/// With `user nobody`, in a folder that only root can change, as OpenVPN's packages make it. OpenVPN opens the files that it writes before it
-/// gives up root.
+/// With `user nobody`, in a folder that only root can change, as OpenVPN's packages make it. OpenVPN opens the files that it writes
+/// before it gives up root.
 #[test]
 fn a_replaced_server_writes_its_files_without_root() {
     let world = match World::new() {
