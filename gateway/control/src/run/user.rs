@@ -8,7 +8,7 @@ use crate::config::{AccessLogTarget, Config, RunAs};
 use crate::log;
 use anyhow::{Context as _, Result};
 use rustix::fs::{Access, Mode, OFlags, access, openat};
-use sealane_sys::privileges::CapabilitySet;
+use sealane_sys::privileges::{CapabilitySet, others_may_change};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
@@ -51,8 +51,7 @@ fn give_file(path: &Path, (uid, gid): (u32, u32), root: u32) -> io::Result<bool>
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let folder = OpenOptions::new().read(true).custom_flags(OFlags::DIRECTORY.bits() as i32).open(folder_of(path))?;
     let about = folder.metadata()?;
-    let others_may_write = about.mode() & 0o002 != 0 || (about.mode() & 0o020 != 0 && about.gid() != 0);
-    if about.uid() != root || others_may_write {
+    if about.uid() != root || others_may_change(&about) {
         return Ok(false);
     }
     // In the folder that was looked at. Whoever waits at a pipe does not hold up the start.
