@@ -161,6 +161,11 @@ impl Tunnel {
         self.groups.iter().find(|group| group.takes(member))
     }
 
+    /// The files that the running gateway writes.
+    pub fn written_files(&self) -> impl Iterator<Item = &Path> {
+        [&self.status, &self.log, &self.addresses_file].into_iter().flatten().map(PathBuf::as_path)
+    }
+
     /// Whether some client has an access list.
     pub fn has_access_lists(&self) -> bool {
         self.groups.iter().any(|g| g.filter.is_some()) || self.clients.values().any(|c| c.filter.is_some())

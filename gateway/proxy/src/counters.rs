@@ -213,12 +213,14 @@ counters! {
     CompressionSkippedLate, counter, "sealane_compression_skipped_total", "reason=\"overload\"";
     /// Responses of hosts and routes with `compression` that were not compressed, by reason.
     CompressionSkippedMemory, counter, "sealane_compression_skipped_total", "reason=\"memory\"";
-    /// Requests that ended early, by the party that ended them.
+    /// Requests that ended early, by what ended them: the client, its server, a limit of the gateway, or the end of a drain.
     ClientAborts, counter, "sealane_aborted_exchanges_total", "by=\"client\"";
-    /// Requests that ended early, by the party that ended them.
+    /// Requests that ended early, by what ended them: the client, its server, a limit of the gateway, or the end of a drain.
     UpstreamAborts, counter, "sealane_aborted_exchanges_total", "by=\"upstream\"";
-    /// Requests that ended early, by the party that ended them.
+    /// Requests that ended early, by what ended them: the client, its server, a limit of the gateway, or the end of a drain.
     GatewayAborts, counter, "sealane_aborted_exchanges_total", "by=\"gateway\"";
+    /// Requests that ended early, by what ended them: the client, its server, a limit of the gateway, or the end of a drain.
+    DrainAborts, counter, "sealane_aborted_exchanges_total", "by=\"drain\"";
     /// Requests and connections that ended because the client was too slow.
     ClientTimeouts, counter, "sealane_client_timeouts_total", "";
     /// Bodies that were stopped because too few bytes were transferred (`min_body_rate`), by the slow party.

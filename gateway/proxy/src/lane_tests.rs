@@ -18,6 +18,7 @@ use crate::exchange::response::server_lost;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream, client_is_handshaking, client_reset};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, tls_server, upstream};
 use crate::h3::stream::Stream;
+use crate::lifecycle::end_all;
 use crate::limits::{ClientCounts, KeyHasher, Rate, RateKey, RateLimit};
 use crate::memory::free_memory;
 use crate::memory::{Held, NARROW_WINDOW, WINDOW_BUDGET, Window, grant_window};
@@ -1331,6 +1332,17 @@ fn a_header_block_has_its_time_over_http2_when_the_last_stream_ends() {
         abort_exchange(&mut lane.proxy, &mut lane.cx, exchanges[0]);
         assert_eq!(h2(&mut lane), (Vec::new(), until));
     }
+}
+
+/// What a drain cuts off, no client has aborted.
+#[test]
+fn what_a_drain_cuts_off_is_counted_as_such() {
+    let mut lane = Lane::new(snapshot(limits(), vec![upstream(1)]));
+    let requests = [lane.request(GET), lane.request(GET)];
+    abort_exchange(&mut lane.proxy, &mut lane.cx, requests[0].exchange);
+    end_all(&mut lane.proxy, &mut lane.cx);
+    let counters = &lane.proxy.counters;
+    assert_eq!((counters.value(Count::ClientAborts), counters.value(Count::DrainAborts)), (1, 1));
 }
 
 /// A lane that forwards all requests to a server, and the server's socket.

@@ -7,7 +7,9 @@ use rustix::thread::{
     set_no_new_privs,
 };
 use std::ffi::CString;
+use std::fs::Metadata;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 
 /// A user as the system knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +42,12 @@ pub fn find_group(name: &str) -> io::Result<Option<u32>> {
         let gid = fields.nth(1)?.parse().ok()?;
         found.then_some(gid)
     }))
+}
+
+/// Whether other users than its owner and root may put files into a folder, or replace those that are there.
+pub fn others_may_change(folder: &Metadata) -> bool {
+    let mode = folder.mode();
+    mode & 0o002 != 0 || (mode & 0o020 != 0 && folder.gid() != 0)
 }
 
 /// Whether this process is root.

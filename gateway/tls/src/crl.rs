@@ -27,9 +27,9 @@ impl List {
     pub fn read(der: &[u8]) -> Result<Self, String> {
         // What verifiers cannot use is found here, where there is somebody to tell: lists of changes, indirect lists, unknown
         // critical extensions.
-        webpki::BorrowedCertRevocationList::from_der(der).map_err(|e| revocation_list_problem(&e))?;
+        webpki::BorrowedCertRevocationList::from_der(der).map_err(|e| revocation_list_problem(der, &e))?;
         let (rest, list) =
-            CertificateRevocationList::from_der(der).map_err(|_| revocation_list_problem(&webpki::Error::BadDer))?;
+            CertificateRevocationList::from_der(der).map_err(|_| revocation_list_problem(der, &webpki::Error::BadDer))?;
         if !rest.is_empty() {
             return Err("there are more bytes behind it".to_owned());
         }
@@ -74,6 +74,7 @@ impl List {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::der::{Der, element, tag};
     use rcgen::{
         BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer, KeyIdMethod,
         KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
@@ -134,6 +135,34 @@ mod tests {
         assert_ne!(first, digest(&issuer, 2020, &[7, 8, 9]));
         assert_ne!(first, digest(&issuer, 2020, &[]));
         assert_ne!(first, digest(&other, 2020, &[7, 8]));
+    }
+
+    /// The same list without these elements, by their numbers.
+    fn without(list: &[u8], left_out: &[usize]) -> Vec<u8> {
+        let mut outer = Der(Der(list).expect(tag::SEQUENCE).unwrap());
+        let mut inner = Der(outer.expect(tag::SEQUENCE).unwrap());
+        let elements = std::iter::from_fn(|| inner.element()).enumerate();
+        let kept: Vec<u8> =
+            elements.filter(|(n, _)| !left_out.contains(n)).flat_map(|(_, (_, _, whole))| whole.to_vec()).collect();
+        element(tag::SEQUENCE, &[&element(tag::SEQUENCE, &kept)[..], outer.0].concat())
+    }
+
+    /// `openssl ca -gencrl` makes version 1, unless its configuration has `crl_extensions`.
+    #[test]
+    fn lists_that_lack_something_are_errors_that_name_it() {
+        let (issuer, _) = authority("an authority");
+        let good = list(&issuer, 2020, &[7]);
+        assert_eq!(without(&good, &[]), good);
+        // Version, algorithm, issuer, this update, next update, certificates, extensions.
+        for (left_out, words) in [
+            (&[0, 6][..], "its X.509 version is 1, but must be 2: create it with `easyrsa gen-crl`"),
+            (&[4], "it does not say when the next list comes"),
+            (&[6], "it has no extensions"),
+            (&[2], "it is damaged"),
+        ] {
+            let said = List::read(&without(&good, left_out)).unwrap_err();
+            assert!(said.starts_with(words), "{left_out:?}: {said}");
+        }
     }
 
     #[test]

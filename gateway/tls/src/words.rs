@@ -2,6 +2,8 @@
 
 use rustls::{CertificateError, OtherError};
 use std::io;
+use x509_parser::prelude::FromDer;
+use x509_parser::revocation_list::CertificateRevocationList;
 
 const ALGORITHM: &str = "it is signed with an algorithm that is not accepted, such as SHA-1";
 const KIND_OF_KEY: &str = "it is signed with a kind of key that is not accepted";
@@ -51,8 +53,8 @@ pub fn connection_error_in_words(e: io::Error) -> io::Error {
     }
 }
 
-/// Why a revocation list cannot be used: a clause about the list, such as "it is damaged".
-pub fn revocation_list_problem(e: &webpki::Error) -> String {
+/// Why a revocation list (DER) cannot be used: a clause about the list, such as "it is damaged".
+pub fn revocation_list_problem(list: &[u8], e: &webpki::Error) -> String {
     use webpki::Error as E;
     let words = match e {
         E::UnsupportedDeltaCrl => "it is a delta list; only complete lists are supported",
@@ -61,7 +63,6 @@ pub fn revocation_list_problem(e: &webpki::Error) -> String {
             "it is only for some reasons of revocation; only complete lists are supported"
         }
         E::UnsupportedCriticalExtension => "it has a critical extension that is not supported",
-        // A list of version 1 has no number of the version, and is invalid DER for webpki.
         E::UnsupportedCrlVersion
         | E::BadDer
         | E::BadDerTime
@@ -69,12 +70,26 @@ pub fn revocation_list_problem(e: &webpki::Error) -> String {
         | E::MalformedExtensions
         | E::ExtensionValueInvalid
         | E::InvalidCrlNumber
-        | E::InvalidSerialNumber => {
-            "it is damaged, or its version is not 2 (OpenSSL writes version 2 with crl_extensions in openssl.cnf)"
-        }
+        | E::InvalidSerialNumber => not_in_profile(list),
         other => return format!("webpki: {other}"),
     };
     words.to_owned()
+}
+
+/// Why a list does not have the form that RFC 5280 requires. X.509 alone requires less, and webpki calls such a list invalid DER.
+fn not_in_profile(list: &[u8]) -> &'static str {
+    match CertificateRevocationList::from_der(list) {
+        // It has no number of its version.
+        Ok((_, list)) if list.version().is_none() => {
+            "its X.509 version is 1, but must be 2: create it with `easyrsa gen-crl`, or set crl_extensions = crl_ext in the section of \
+             the CA in openssl.cnf before `openssl ca -gencrl`"
+        }
+        Ok((_, list)) if list.next_update().is_none() => "it does not say when the next list comes (nextUpdate)",
+        Ok((_, list)) if list.extensions().is_empty() => {
+            "it has no extensions (RFC 5280 requires the CRL number and the authority key identifier)"
+        }
+        _ => "it is damaged (invalid DER)",
+    }
 }
 
 #[cfg(test)]
@@ -105,11 +120,10 @@ mod tests {
     fn problems_of_revocation_lists_are_in_words() {
         for (e, words) in [
             (webpki::Error::UnsupportedDeltaCrl, "delta list"),
-            (webpki::Error::UnsupportedCrlVersion, "its version is not 2"),
             (webpki::Error::BadDer, "it is damaged"),
             (webpki::Error::UnsupportedCrlIssuingDistributionPoint, "webpki: "),
         ] {
-            let said = revocation_list_problem(&e);
+            let said = revocation_list_problem(b"", &e);
             assert!(said.contains(words), "{said}");
         }
     }

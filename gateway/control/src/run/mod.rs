@@ -269,6 +269,7 @@ impl Running {
         let mut opened = admin::open(&config, inherited_state.admin.take(), inherited_state.is_successor())?;
         if let Some(run_as) = &run_as {
             opened.give(run_as)?;
+            user::give_tunnel_files(&config, run_as);
         }
         // Its interface takes more rights than the configured user has.
         let tunnel = config.tunnel.take();

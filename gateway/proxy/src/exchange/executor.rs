@@ -17,7 +17,6 @@ use crate::access::{Verdict, is_address_in_doubt, judge, turn_away};
 use crate::client::identity::Client;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
-use crate::exchange::Exchange;
 use crate::exchange::authorize::restore_request;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::expiry::look_soon;
@@ -31,6 +30,7 @@ use crate::exchange::streams::{
     ClientStream, Later, UpstreamStream, client_close_after, client_data, client_detach, client_end, client_finish,
     client_head, client_is_handshaking, client_reset, nothing_more_is_read, server_end, server_finish, server_reset,
 };
+use crate::exchange::{Ending, Exchange};
 use crate::forwarding::{Forwarding, choose_upstream, watch_total};
 use crate::lane_state::LaneListener;
 use crate::latency;
@@ -251,6 +251,7 @@ fn forward(
     if forwarded::comes_round(&x.request.fields) {
         return refuse_loop(proxy, cx, exchange);
     }
+    let is_copy = forwarded::is_copy(&x.request.fields);
     let early = x.machine.is_early();
     x.trace.note_routed(cx.micros());
     Routed::preference(x, upstream, x.client_ip(client));
@@ -273,6 +274,10 @@ fn forward(
                 refuse(proxy, cx, exchange, 400);
             }
         };
+    }
+    // A route may have removed `Via`. Without the mark, copies would be made of this copy when it comes back.
+    if is_copy && !forwarded::is_copy(&x.request.fields) && forwarded::mark_copy(&mut x.request.fields).is_err() {
+        return refuse(proxy, cx, exchange, 431);
     }
     let x = match by.and_then(|by| by.mirror.as_ref()) {
         None => x,
@@ -653,12 +658,13 @@ pub(crate) fn drain_is_over(proxy: &mut Proxy, cx: &mut Context, exchange: Key) 
     perform(proxy, cx, exchange, actions);
 }
 
-/// The client has gone, or has called its request off. What becomes of its connection or stream is the caller's to
-/// say. A client that has its whole response and leaves while the rest of its request is thrown away aborts nothing.
+/// The client has gone, or has called its request off, or the lane drains and its time is over. What becomes of the client's
+/// connection or stream is the caller's to say. Nothing is aborted where the client has its whole response and the rest of its
+/// request is thrown away.
 pub(crate) fn abort_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     if x.machine.request() != Phase::Draining {
-        proxy.counters.count(Count::ClientAborts);
+        proxy.counters.count(if x.ending == Ending::Drain { Count::DrainAborts } else { Count::ClientAborts });
     }
     let actions = x.machine.on(Event::ClientGone);
     perform(proxy, cx, exchange, actions);

@@ -205,11 +205,8 @@ pub(crate) fn is_copy(fields: &Fields) -> bool {
     fields.contains(Known::Via) && entries_of(fields, mirror!()).next().is_some()
 }
 
-/// Marks a request as a copy, if it says by which way it came.
+/// Marks a request as a copy, also where a setting has removed all other entries of `Via`.
 pub(crate) fn mark_copy(fields: &mut Fields) -> Result<(), FieldError> {
-    if !fields.contains(Known::Via) {
-        return Ok(());
-    }
     fields.push_literal(Known::Via, const { LiteralValue::new(concat!("1.1 ", mirror!())) })
 }
 
@@ -366,9 +363,10 @@ mod tests {
 
     #[test]
     fn a_copy_is_known_by_its_way() {
+        let mut without = Fields::new();
+        mark_copy(&mut without).unwrap();
+        assert!(is_copy(&without), "also where \"Via\" was removed");
         let mut fields = Fields::new();
-        mark_copy(&mut fields).unwrap();
-        assert!(!is_copy(&fields), "where it does not say its way, it comes round as no request does");
         fields.push(b"via", b"1.1 sealane").unwrap();
         assert!(!is_copy(&fields));
         mark_copy(&mut fields).unwrap();

@@ -301,13 +301,24 @@ fn print(text: &str) -> Result<()> {
 
 fn status(config_file: &Path, json: bool) -> Result<()> {
     let path = resolve::document_and_wait(config_file)?.tunnel_status_file()?;
-    let text =
-        std::fs::read_to_string(&path).with_context(|| format!("{} (is the gateway running?)", path.display()))?;
-    if json {
-        return print(&text);
+    let (text, status) = read_status(&path)?;
+    print(&if json { text } else { table(&status) })
+}
+
+/// Reads the status, as text and parsed. Where the gateway cannot replace the file in one step, a reader can find only a part of it: then
+/// it reads the file again.
+fn read_status(path: &Path) -> Result<(String, Status)> {
+    let mut tries = 0;
+    loop {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("{} (is the gateway running?)", path.display()))?;
+        match serde_json::from_str(&text) {
+            Ok(status) => return Ok((text, status)),
+            Err(e) if tries == 10 => return Err(e).with_context(|| path.display().to_string()),
+            Err(_) => tries += 1,
+        }
+        std::thread::sleep(Duration::from_millis(50));
     }
-    let status: Status = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-    print(&table(&status))
 }
 
 fn table(status: &Status) -> String {

@@ -1,9 +1,8 @@
 //! The file of names and addresses (`ifconfig-pool-persist` of OpenVPN): `name,10.8.0.2,fd00:8::1002` in each line.
 
+use super::output_file;
 use super::pool::{Addresses, Pool};
 use sealane_log as log;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -73,7 +72,8 @@ impl AddressesFile {
         }
         let text = text(pool);
         let is_new = self.written.as_ref().is_none_or(|(_, before)| *before != text);
-        let result = if is_new { replace(path, &text) } else { Ok(()) };
+        // Names and addresses are nobody else's business.
+        let result = if is_new { output_file::replace(path, &text, 0o640) } else { Ok(()) };
         match result {
             Ok(()) => (self.written, self.failed) = (Some((now, text)), false),
             Err(e) => {
@@ -86,16 +86,6 @@ impl AddressesFile {
             }
         }
     }
-}
-
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".new");
-    let mut options = std::fs::OpenOptions::new();
-    // Names and addresses are nobody else's business.
-    let mut file = options.write(true).create(true).truncate(true).mode(0o640).open(&temporary)?;
-    file.write_all(text.as_bytes())?;
-    std::fs::rename(&temporary, path)
 }
 
 #[cfg(test)]

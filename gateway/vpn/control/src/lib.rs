@@ -10,6 +10,7 @@ mod log;
 pub mod login;
 mod management;
 pub mod nat;
+mod output_file;
 mod peer;
 pub mod pki;
 pub mod pool;

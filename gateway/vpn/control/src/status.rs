@@ -1,5 +1,6 @@
 //! What is going on, for `sealane tunnel status` and for metrics.
 
+use super::output_file;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::path::Path;
@@ -83,13 +84,10 @@ impl StatusRegistry {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 
-    /// Writes it to a file, in one step for those who read it.
+    /// Writes it to a file.
     pub fn write(&self, path: &Path) -> std::io::Result<()> {
-        let text = serde_json::to_string_pretty(&self.read())?;
-        let mut temporary = path.as_os_str().to_owned();
-        temporary.push(".new");
-        std::fs::write(&temporary, text + "\n")?;
-        std::fs::rename(&temporary, path)
+        let text = serde_json::to_string_pretty(&self.read())? + "\n";
+        output_file::replace(path, &text, 0o666)
     }
 
     /// A copy.

@@ -152,7 +152,7 @@ impl Verifier {
         };
         let crls = crls.iter().map(|der| {
             let crl = OwnedCertRevocationList::from_der(der)
-                .map_err(|e| anyhow!("a revocation list cannot be used: {}", revocation_list_problem(&e)))?;
+                .map_err(|e| anyhow!("a revocation list cannot be used: {}", revocation_list_problem(der, &e)))?;
             Ok(CertRevocationList::from(crl))
         });
         let crls = crls.collect::<Result<_>>()?;

@@ -68,12 +68,24 @@ fn a_request_that_comes_back_again_and_again_gets_508() {
 /// doubled.
 #[test]
 fn copies_that_come_back_are_bounded() {
+    // A copy is refused when it and its request have passed the gateway so often.
+    copies_come_back("", PASSES * (PASSES + 1) / 2);
+}
+
+/// The copies do not say how often their requests have passed, and are known as copies all the same.
+#[test]
+fn copies_whose_via_is_removed_are_bounded() {
+    copies_come_back(", remove_headers = [\"Via\"]", PASSES * (PASSES + 1));
+}
+
+/// Sends a request that comes back, and whose copies come back: they cause at most this number of further requests.
+fn copies_come_back(more: &str, of_copies: usize) {
     let site = Site::new();
     let plain = ports::free();
     let rest = format!(
         "[[host]]\nnames = [\"*\"]\nrespond = {{ status = 404 }}\n\
          [[host.route]]\nheaders = {{ X-Stop = true }}\nrespond = {{ status = 204 }}\n\
-         [[host.route]]\npath = \"/plain\"\nupstream = \"plain\"\nmirror = {{ upstream = \"shadow\" }}\n\
+         [[host.route]]\npath = \"/plain\"\nupstream = \"plain\"\nmirror = {{ upstream = \"shadow\"{more} }}\n\
          [[upstream]]\nname = \"plain\"\nservers = \"http://{plain}\"\n\
          [[upstream]]\nname = \"shadow\"\nservers = \"http://{plain}\"\n"
     );
@@ -85,8 +97,29 @@ fn copies_that_come_back_are_bounded() {
     let skipped = || gateway.metric_with("sealane_mirror_skipped_total", "reason=\"copy\"");
     assert!(eventually(|| skipped().is_some_and(|skipped| skipped > 0.0)), "{}", gateway.metrics());
     assert!(eventually(|| copies() == metric("sealane_mirror_results_total")), "{}", gateway.metrics());
-    // A copy for each pass of a client's request, and no other; each of the two is refused when it has passed the gateway so often.
-    let (passes, of_copies) = (PASSES as f64, (PASSES * (PASSES + 1) / 2) as f64);
+    // A copy for each pass of a client's request, and no other.
+    let passes = PASSES as f64;
     assert!(copies() > 0.0 && copies() <= 3.0 * passes, "{}", gateway.metrics());
-    assert!(metric("sealane_requests_total") <= 3.0 * (passes + 1.0 + of_copies), "{}", gateway.metrics());
+    let most = 3.0 * (passes + 1.0 + of_copies as f64);
+    assert!(metric("sealane_requests_total") <= most, "{}", gateway.metrics());
+}
+
+/// A route that removes `Via` forwards a copy as a copy, so that no copy is made of it when it comes back.
+#[test]
+fn a_copy_stays_a_copy_where_via_is_removed() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let rest = format!(
+        "[[host]]\nnames = [\"*\"]\nto = {:?}\nrequest_headers = {{ remove = [\"Via\"] }}\n",
+        backend.url()
+    );
+    let plain = ports::free();
+    let gateway = configured(&site, &Listening { rest: &rest, ..Listening::default() }.text(&site, plain));
+    let mut every = Everywhere::new(&gateway, plain);
+    for (via, kept) in [("1.1 sealane, 1.1 sealane-mirror", Some("1.1 sealane-mirror")), ("1.1 sealane", None)] {
+        let fields = [("via", via)];
+        let asked = every.ask(Asked { target: "/", fields: &fields, ..Asked::default() });
+        assert_eq!(asked.map(|(status, _)| status), [200; 3]);
+        assert_eq!(backend.last().header("via"), kept, "{via}");
+    }
 }

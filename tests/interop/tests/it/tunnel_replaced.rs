@@ -9,10 +9,13 @@ use sealane_interop::process::{self, Server};
 use sealane_interop::{eventually, skip};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::process::Command;
 use std::time::Duration;
 
 const CLIENTS: usize = 500;
+/// The number of the user `nobody`.
+const NOBODY: u32 = 65_534;
 /// How many are connected at the same time.
 const AT_ONCE: usize = 50;
 
@@ -158,32 +161,21 @@ fn come_and_go(world: &World, server: &Server, names: &[String]) -> BTreeMap<Str
     there
 }
 
-/// Without one edit, of the configuration or of a profile.
-#[test]
-fn a_server_with_500_clients_is_replaced_by_import() {
-    let world = match World::new() {
-        Ok(world) => world,
-        Err(why) => skip!("{why}"),
-    };
+/// What OpenVPN's server has left, with this configuration: its certificates, and the profiles of clients with these names.
+fn leave(world: &World, config: &str, names: &[String]) {
     for folder in ["pki", "pki/issued", "pki/private", "ccd", "profiles"] {
         std::fs::create_dir(world.path(folder)).expect("a folder can be made");
     }
-    let authority = Authority::new(&world);
+    let authority = Authority::new(world);
     let (certificate, key) = authority.issue("server", ExtendedKeyUsagePurpose::ServerAuth);
     world.write("pki/issued/server.crt", &certificate);
     world.write("pki/private/server.key", &key);
     let secret = process::run(Command::new(world.stock()).args(["--genkey", "secret"]), b"").stdout;
     let secret = String::from_utf8(secret).expect("a key is text");
     world.write("ta.key", &secret);
-    // Some have had a fixed address.
-    let fixed = [("client-007", "10.88.7.7"), ("client-499", "10.88.7.99")];
-    for (name, address) in fixed {
-        world.write(&format!("ccd/{name}"), &format!("ifconfig-push {address} 255.255.248.0\n"));
-    }
-    world.write("server.conf", SERVER);
+    world.write("server.conf", config);
     let ca = world.read("pki/ca.crt");
-    let names: Vec<String> = (0..CLIENTS).map(|number| format!("client-{number:03}")).collect();
-    for name in &names {
+    for name in names {
         let (certificate, key) = authority.issue(name, ExtendedKeyUsagePurpose::ClientAuth);
         world.write(&format!("pki/issued/{name}.crt"), &certificate);
         let inline = format!(
@@ -191,11 +183,33 @@ fn a_server_with_500_clients_is_replaced_by_import() {
         );
         world.write(&format!("profiles/{name}.ovpn"), &format!("{PROFILE}{inline}"));
     }
+}
+
+/// Imports the configuration. No option is left for the operator.
+#[track_caller]
+fn import(world: &World) {
     let said = world.sealane(End::Server, &["import", "openvpn", "server.conf", "--out", "sealane.toml"], b"");
     assert_eq!(said.code, Some(0), "{}", said.all());
     assert!(said.all().contains("0 not translated, 0 undecided"), "{}", said.all());
     let said = world.sealane(End::Server, &["check", "-c", "sealane.toml"], b"");
     assert_eq!(said.code, Some(0), "{}", said.all());
+}
+
+/// Without one edit, of the configuration or of a profile.
+#[test]
+fn a_server_with_500_clients_is_replaced_by_import() {
+    let world = match World::new() {
+        Ok(world) => world,
+        Err(why) => skip!("{why}"),
+    };
+    let names: Vec<String> = (0..CLIENTS).map(|number| format!("client-{number:03}")).collect();
+    leave(&world, SERVER, &names);
+    // Some have had a fixed address.
+    let fixed = [("client-007", "10.88.7.7"), ("client-499", "10.88.7.99")];
+    for (name, address) in fixed {
+        world.write(&format!("ccd/{name}"), &format!("ifconfig-push {address} 255.255.248.0\n"));
+    }
+    import(&world);
     let server = world.serve_file("sealane.toml");
     let mut came = BTreeMap::new();
     for names in names.chunks(AT_ONCE) {
@@ -222,4 +236,56 @@ fn a_server_with_500_clients_is_replaced_by_import() {
     for name in ["unauthorised", "crowded", "evicted"] {
         assert_eq!(counts.get(name), Some(&0), "{name}: {counts:?}\n{}", server.log());
     }
+}
+
+/// With `user nobody`, in a folder that only root can change, as OpenVPN's packages make it. OpenVPN opens the files that it writes
+/// before it gives up root.
+#[test]
+fn a_replaced_server_writes_its_files_without_root() {
+    let world = match World::new() {
+        Ok(world) => world,
+        Err(why) => skip!("{why}"),
+    };
+    let names = ["alice", "bob"].map(str::to_owned);
+    leave(&world, &format!("{SERVER}user nobody\ngroup nogroup\n"), &names);
+    let mode = |name: &str, mode| {
+        let mode = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(world.path(name), mode).expect("this is root");
+    };
+    mode("", 0o755);
+    world.write("ipp.txt", "alice,10.88.1.7,\n");
+    mode("ipp.txt", 0o600);
+    // A reload and an upgrade read the key and the configuration without root.
+    std::os::unix::fs::chown(world.path("pki/private/server.key"), Some(NOBODY), None).expect("this is root");
+    mode("pki/private/server.key", 0o400);
+    import(&world);
+    mode("sealane.toml", 0o644);
+    let server = world.serve_file("sealane.toml");
+    let owner = |name: &str| std::fs::metadata(world.path(name)).map(|about| about.uid()).ok();
+    let owners = ["", "ipp.txt", "openvpn-status.log.json", "server.conf"].map(owner);
+    assert_eq!(owners, [Some(0), Some(NOBODY), Some(NOBODY), Some(0)], "{}", server.log());
+    let start = |name: &str| {
+        let client = world.connected(&world.path(&format!("profiles/{name}.ovpn")), ASIDE);
+        assert!(eventually(|| connected(&world).contains_key(name)), "{}", server.log());
+        client
+    };
+    let alice = start("alice");
+    // She has the address that the old server gave to her.
+    assert!(alice.log().contains(",ifconfig 10.88.1.7 255.255.248.0,"), "{}", alice.log());
+    server.hang_up();
+    assert!(eventually(|| server.log().contains("sealane: reloaded")), "{}", server.log());
+    world.upgrade();
+    let done = eventually(|| server.log().contains("taken over") && world.serving().len() == 1);
+    assert!(done, "{}", server.log());
+    // The status that the new process writes.
+    let _bob = start("bob");
+    assert!(eventually(|| connected(&world).len() == 2), "{}", server.log());
+    let pid = *world.serving().first().expect("it serves");
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    assert!(status.contains(&format!("\nUid:\t{NOBODY}\t")), "{status}");
+    world.terminate(pid);
+    assert!(eventually(|| world.serving().is_empty()), "{}", server.log());
+    let addresses = world.read("ipp.txt");
+    assert!(addresses.contains("alice,10.88.1.7,\n") && addresses.contains("bob,10.88."), "{addresses}");
+    assert!(!server.log().contains("cannot write") && !world.path("ipp.txt.new").exists(), "{}", server.log());
 }
