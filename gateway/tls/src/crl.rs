@@ -28,8 +28,8 @@ impl List {
         // What verifiers cannot use is found here, where there is somebody to tell: lists of changes, indirect lists, unknown
         // critical extensions.
         webpki::BorrowedCertRevocationList::from_der(der).map_err(|e| revocation_list_problem(der, &e))?;
-        let (rest, list) =
-            CertificateRevocationList::from_der(der).map_err(|_| revocation_list_problem(der, &webpki::Error::BadDer))?;
+        let (rest, list) = CertificateRevocationList::from_der(der)
+            .map_err(|_| revocation_list_problem(der, &webpki::Error::BadDer))?;
         if !rest.is_empty() {
             return Err("there are more bytes behind it".to_owned());
         }

@@ -109,10 +109,8 @@ fn copies_come_back(more: &str, of_copies: usize) {
 fn a_copy_stays_a_copy_where_via_is_removed() {
     let site = Site::new();
     let backend = Backend::saying("hello");
-    let rest = format!(
-        "[[host]]\nnames = [\"*\"]\nto = {:?}\nrequest_headers = {{ remove = [\"Via\"] }}\n",
-        backend.url()
-    );
+    let rest =
+        format!("[[host]]\nnames = [\"*\"]\nto = {:?}\nrequest_headers = {{ remove = [\"Via\"] }}\n", backend.url());
     let plain = ports::free();
     let gateway = configured(&site, &Listening { rest: &rest, ..Listening::default() }.text(&site, plain));
     let mut every = Everywhere::new(&gateway, plain);
