@@ -510,7 +510,7 @@ fn frontend<'l>(
                     // Those of a single path lack the expressions that it does not match. What is around it may be the same with them.
                     if let (Path::Exact(exact), Some((_, around))) = (path, around)
                         && let Some(all) = made(&Path::Below(exact.clone()), &planned.sample, &planned.decision, report)
-                        && !all.iter().any(Route::rewrites)
+                        && !all.iter().any(Route::rewrites_path)
                         && self::shape(&all) == *around
                     {
                         continue;
