@@ -164,7 +164,7 @@ mod tests {
         }
         assert_eq!((folded.find(b"/jobs/"), folded.len(), folded.ignores_case()), (None, 2, true));
         let long = format!("/{}", "x".repeat(300));
-        let of_long = table(&[(&long, "/b")]).ignoring_case().unwrap();
+        let of_long = table(&[(long.as_str(), "/b")]).ignoring_case().unwrap();
         assert_eq!(of_long.find(long.to_uppercase().as_bytes()), Some(0));
         let twice = table(&[("/a", "/b"), ("/A", "/c")]).ignoring_case().unwrap_err();
         assert!(twice.starts_with("a second target for "), "{twice}");
