@@ -600,6 +600,12 @@ fn addresses_in_responses_become_those_of_clients() {
             "rewrite_cookie_domain = { \"erp.internal\" = \"example.com\" }",
         ],
     );
+    // Domains are compared as a whole.
+    let domains = "proxy_cookie_domain erp a.example; proxy_cookie_domain erp.internal b.example;";
+    says(
+        &of(&format!("proxy_pass http://10.0.0.1; {HOST} {domains}")),
+        &["rewrite_cookie_domain = { \"erp\" = \"a.example\", \"erp.internal\" = \"b.example\" }"],
+    );
     for cookie in ["proxy_cookie_path ~^/erp/(.*)$ /$1;", "proxy_cookie_domain erp.internal $host;"] {
         undecided(&of(&format!("proxy_pass http://10.0.0.1; {HOST} {cookie}")));
     }

@@ -91,9 +91,18 @@ impl RedirectTable {
 
     /// The number of the entry for one reading of a path.
     pub(crate) fn find(&self, reading: &[u8]) -> Option<usize> {
-        let number = match self.ignores_case && reading.iter().any(u8::is_ascii_uppercase) {
-            true => self.by_path.get(&reading.to_ascii_lowercase()[..]),
-            false => self.by_path.get(reading),
+        if !self.ignores_case || !reading.iter().any(u8::is_ascii_uppercase) {
+            return self.by_path.get(reading).copied();
+        }
+        // Nearly all paths are short, and need no allocation.
+        let mut short = [0; 256];
+        let number = match short.get_mut(..reading.len()) {
+            Some(lower) => {
+                lower.copy_from_slice(reading);
+                lower.make_ascii_lowercase();
+                self.by_path.get(&*lower)
+            }
+            None => self.by_path.get(&reading.to_ascii_lowercase()[..]),
         };
         number.copied()
     }
@@ -154,6 +163,9 @@ mod tests {
             assert_eq!(folded.find(path.as_bytes()), Some(0), "{path}");
         }
         assert_eq!((folded.find(b"/jobs/"), folded.len(), folded.ignores_case()), (None, 2, true));
+        let long = format!("/{}", "x".repeat(300));
+        let of_long = table(&[(long.as_str(), "/b")]).ignoring_case().unwrap();
+        assert_eq!(of_long.find(long.to_uppercase().as_bytes()), Some(0));
         let twice = table(&[("/a", "/b"), ("/A", "/c")]).ignoring_case().unwrap_err();
         assert!(twice.starts_with("a second target for "), "{twice}");
         let back = table(&[("/A", "/a")]).ignoring_case().unwrap_err();

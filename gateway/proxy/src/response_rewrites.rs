@@ -93,6 +93,10 @@ fn replace(fields: &mut Fields, name: &[u8], changed: impl Fn(&[u8]) -> Option<V
 /// A URL or path that begins with one of these texts, with what stands in its place. The text must end where a segment ends, and there
 /// is one slash before the rest.
 fn moved(value: &[u8], pairs: &[Pair]) -> Option<Vec<u8>> {
+    // It names another host, as in `//cdn.example/x`, and not a path of the server.
+    if matches!(value, [b'/', b'/' | b'\\', ..]) {
+        return None;
+    }
     let (rest, from, to) = pairs.iter().find_map(|(from, to)| {
         let rest = value.strip_prefix(from.as_bytes())?;
         let is_whole = from.ends_with('/') || matches!(rest.first(), None | Some(b'/' | b'?' | b'#'));
@@ -162,6 +166,11 @@ mod tests {
         ] {
             let found = moved(value.as_bytes(), &all).map(|found| String::from_utf8(found).unwrap());
             assert_eq!(found.as_deref(), wanted, "{value}");
+        }
+        let root = pairs(&[("/", "/app/")]);
+        assert_eq!(moved(b"/x", &root), Some(b"/app/x".to_vec()));
+        for other_host in [b"//cdn.example/x", b"/\\cdn.example/x"] {
+            assert_eq!(moved(other_host, &root), None);
         }
         let rewrites = ResponseRewrites { location: all, ..ResponseRewrites::default() };
         assert_eq!(

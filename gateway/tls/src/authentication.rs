@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use x509_parser::certificate::X509CertificateParser;
 use x509_parser::nom::Parser as _;
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Name};
 
 /// The default for how long a client's certificate, once verified, is good for resumption.
 pub const REAUTHENTICATE_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -251,7 +251,7 @@ pub struct CertificateNames {
     emails: Vec<String>,
     /// Where the subject has one only.
     common: Option<String>,
-    /// As [`CertificateDescription`](crate::CertificateDescription) has it.
+    /// As [`CertificateDescription`](crate::CertificateDescription) has it, and empty where it has no attribute. `None`: it is in doubt.
     subject: Option<String>,
     /// The same of the authority.
     issuer: Option<String>,
@@ -278,7 +278,7 @@ impl CertificateNames {
             names.doubtful.unread = true;
             return names;
         };
-        (names.subject, names.issuer) = (description::name(parsed.subject()), description::name(parsed.issuer()));
+        (names.subject, names.issuer) = (whole(parsed.subject()), whole(parsed.issuer()));
         let alternative = parsed.subject_alternative_name();
         names.doubtful.unread = alternative.is_err();
         let alternative = alternative.ok().flatten();
@@ -358,12 +358,28 @@ fn has_one_of(certificate: &[u8], names: &[ClientName]) -> bool {
     names.iter().any(|allowed| own.has(allowed))
 }
 
-/// Whether two distinguished names differ in nothing but case, spaces and escapes.
+/// A distinguished name as rules are compared with it. One without attributes is not in doubt, and no rule can name it.
+fn whole(name: &X509Name) -> Option<String> {
+    description::name(name).or_else(|| name.iter_rdn().next().is_none().then(String::new))
+}
+
+/// Whether two distinguished names differ in nothing but the order of their attributes, case, spaces and escapes.
 fn is_alike(a: &str, b: &str) -> bool {
     fn plain(text: &str) -> impl Iterator<Item = u8> + '_ {
         text.bytes().filter(|byte| !matches!(byte, b' ' | b'\\')).map(|byte| byte.to_ascii_lowercase())
     }
-    plain(a).eq(plain(b))
+    let times = |name: &str, wanted: &str| attributes(name).filter(|own| plain(own).eq(plain(wanted))).count();
+    attributes(a).count() == attributes(b).count() && attributes(b).all(|one| times(a, one) == times(b, one))
+}
+
+/// The attributes of a distinguished name, with their escapes.
+fn attributes(name: &str) -> impl Iterator<Item = &str> + '_ {
+    let mut is_escaped = false;
+    name.split(move |c: char| {
+        let is_separator = !is_escaped && matches!(c, ',' | '+');
+        is_escaped = !is_escaped && c == '\\';
+        is_separator
+    })
 }
 
 /// Whether the rest of a URI consists of segments that are read in one way only (as SPIFFE's are): nothing that leads upwards, and
@@ -413,6 +429,13 @@ mod tests {
         let named = CertificateNames { subject: Some("CN=Mallory  X,O=E".into()), ..CertificateNames::default() };
         assert!(!named.has(&subject("CN=mallory x,O=e")) && named.may_be(&subject("CN=mallory x,O=e")));
         assert!(!named.may_be(&subject("CN=mallory x,O=f")) && named.has(&subject("CN=Mallory  X,O=E")));
+        // The operator may have written the attributes in another order.
+        for alike in ["O=e,CN=mallory x", "O=E+CN=Mallory X"] {
+            assert!(!named.has(&subject(alike)) && named.may_be(&subject(alike)), "{alike}");
+        }
+        for other in ["O=e", "CN=mallory x,CN=mallory x", "CN=mallory x,O=e,O=e", "CN=mallory x\\,O=e"] {
+            assert!(!named.may_be(&subject(other)), "{other}");
+        }
         // A subject that cannot be written may be any.
         assert!(names.may_be(&subject("CN=a")) && names.may_be(&ClientName::Issuer("CN=a".into())));
         assert!(!names.has(&subject("CN=a")));
@@ -474,6 +497,9 @@ mod tests {
         params.distinguished_name = rcgen::DistinguishedName::new();
         let nameless = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
         assert!(!has_one_of(nameless.der(), &[ClientName::CommonName("alice".to_owned())]));
+        let subject = ClientName::Subject("CN=alice".to_owned());
+        let nameless = CertificateNames::of(nameless.der());
+        assert!(!nameless.has(&subject) && !nameless.may_be(&subject), "a subject that is empty is not in doubt");
     }
 
     #[test]

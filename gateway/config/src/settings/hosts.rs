@@ -272,8 +272,8 @@ table! {
     compression: Own<Compression> = Own(codings::read, || Shape::Either(
         vec![Shape::Flag, Shape::Table(&compression::TABLE)])), described("`false`; in a route the host's"),
         example({ encodings = ["zstd", "gzip"] }), aliases("gzip", "brotli", "encode", "compress");
-    /// While maintenance is on, requests get 503, without the `response_headers` of the route. A route without `maintenance` uses the host's `maintenance`. See
-    /// [routing](page:routing#error-pages-and-maintenance).
+    /// While maintenance is on, requests get 503, without the `response_headers` of the route. A route without `maintenance`
+    /// uses the host's `maintenance`. See [routing](page:routing#error-pages-and-maintenance).
     maintenance: One = One(&maintenance::TABLE), example({ enabled = false, retry_after = "10m" });
     /// Pages for error responses.
     error_page: Many = Many(&error_page::TABLE);

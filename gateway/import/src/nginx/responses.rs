@@ -166,7 +166,9 @@ fn cookies<'d>(
         };
         import.same(d, name.replace("proxy_", "rewrite_"));
         place.get_or_insert_with(|| d.place.clone());
-        if !out.iter().any(|(earlier, _)| from.starts_with(earlier.as_str())) {
+        // In NGINX, the first that fits counts: paths fit by their beginning, domains as a whole.
+        let is_covered = |earlier: &str| from == earlier || (from.starts_with('/') && from.starts_with(earlier));
+        if !out.iter().any(|(earlier, _)| is_covered(earlier)) {
             out.push((from, to));
         }
     }

@@ -3,7 +3,7 @@
 
 use crate::connections::Connections;
 use crate::exchange::Exchange;
-use crate::exchange::routed::{OwnAnswer, Served, Sticky};
+use crate::exchange::routed::{DeniedBy, OwnAnswer, Served, Sticky};
 use crate::forwarding::new_cookie;
 use crate::request_ids::{name_response, time_response};
 use crate::settings::LaneSettings;
@@ -23,7 +23,9 @@ pub(crate) fn add_response_headers(
     let secure = connections.client_of(x.client_stream).is_some_and(|c| c.is_secure());
     let (mut tells_times, mut compresses) = (false, false);
     if let Some(responses) = x.routed.responses() {
-        if let (Some(rewrites), false) = (&responses.rewrites, ours) {
+        // The addresses and cookies of a server of `forward_auth` are those of a login, and not of the route's upstream.
+        let is_of_upstream = !ours && x.routed.denied != Some(DeniedBy::Server);
+        if let (Some(rewrites), true) = (&responses.rewrites, is_of_upstream) {
             rewrites.apply(&mut x.response.fields);
         }
         // In maintenance, nothing is said for the route, such as its cookies.

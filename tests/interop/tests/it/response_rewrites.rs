@@ -46,8 +46,15 @@ to = [{url:?}]
 rewrite_prefix = "/erp-web/"
 rewrite_location = {{ "http://10.20.8.5:8080/erp-web/" = "/terminal/" }}
 [[host.route]]
+path = "/login"
+to = [{url:?}]
+forward_auth = {{ upstream = "auth", path = "/" }}
+[[host.route]]
 path = "/own"
 redirect = "http://10.20.8.5:8080/erp-web/x"
+[[upstream]]
+name = "auth"
+servers = [{url:?}]
 "#,
         url = backend.url()
     );
@@ -59,6 +66,8 @@ redirect = "http://10.20.8.5:8080/erp-web/x"
         ("/terminal/x", "/terminal/next?a=b"),
         ("/terminal/far", "https://other.example/erp-web/x"),
         ("/plain", "http://10.20.8.5:8080/erp-web/next?a=b"),
+        // A server of `forward_auth` is not the route's upstream.
+        ("/login", "http://10.20.8.5:8080/erp-web/next?a=b"),
         // The gateway's own redirects are the operator's.
         ("/own", "http://10.20.8.5:8080/erp-web/x"),
     ] {
