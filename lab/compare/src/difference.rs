@@ -115,7 +115,7 @@ pub const CASES: &str = "hosts are compared without regard to upper and lower ca
 const HOST: &str = "Sealane forwards Host as the client wrote it ($host of NGINX is in lower case and without a port)";
 const LOWER: &str = "redirects of the gateway name the host in lower case";
 const NAMES: &str = "if a server with https:// has a name, Sealane sends the name in the handshake (SNI; NGINX: proxy_ssl_server_name on)";
-const UPGRADE: &str = "the gateway manages upgrades such as WebSocket: Upgrade needs no setting";
+const UPGRADE: &str = "Sealane sends Upgrade to servers only for an upgrade that it passes on";
 const CONTENT: &str = "max_body_size also applies to requests that the gateway answers itself";
 const ONE_HSTS: &str = "hsts takes the place of the header that a server sends";
 const SPELLING: &str = "paths are passed on in the client's spelling (NGINX decodes them where it replaces a part)";
@@ -239,6 +239,8 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
     if there.status == here.status {
         let own = original.received.is_empty() && translation.received.is_empty();
         let mut found = responses(there, here, own);
+        // NGINX writes the client's host before a path that it sets.
+        found.retain(|d| d.aspect != Aspect::Location || !leads_to(&d.original, &d.translation, draft));
         // Without Origin there is no page of another origin, and without an allowed origin the other headers mean nothing.
         let asks = draft.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("origin"));
         let cors = cors && !(asks && there.header("access-control-allow-origin").is_some());
@@ -266,10 +268,13 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
                 Aspect::Location if difference.original == decoded(&difference.translation) => Some(SPELLING),
                 // Upper and lower case do not distinguish hosts.
                 Aspect::Location if difference.original.eq_ignore_ascii_case(&difference.translation) => Some(LOWER),
+                // Nothing replaces it. What the translation makes of it is compared.
+                Aspect::Location if !is_of_server(&difference.translation, &translation.received) => None,
                 Aspect::Location if draft.behaviour == Behaviour::RedirectToItself => Some(OWN_REDIRECTS),
                 // The server was asked for its own address.
                 Aspect::Location
                     if draft.behaviour == Behaviour::Redirect
+                        && draft.served.is_empty()
                         && !difference.translation.contains(&format!("//{}", draft.host)) =>
                 {
                     Some(OWN_REDIRECTS)
@@ -357,6 +362,34 @@ fn responses(there: &Response, here: &Response, own: bool) -> Vec<Difference> {
         out.extend(differs(Aspect::Content, text(&there.content), text(&here.content)));
     }
     out
+}
+
+/// Whether a redirect to a path leads to this URL: the path is on the client's own host.
+fn leads_to(url: &str, path: &str, draft: &Draft) -> bool {
+    let (scheme, usual) = if draft.tls { ("https://", 443) } else { ("http://", 80) };
+    let host = url.strip_prefix(scheme).and_then(|rest| rest.strip_suffix(path));
+    let Some(host) = host.filter(|_| path.starts_with('/') && !path.starts_with("//")) else { return false };
+    let port = draft.to.port();
+    let bare = draft.host.strip_suffix(&format!(":{port}")).unwrap_or(&draft.host);
+    host.eq_ignore_ascii_case(&draft.host)
+        || host.eq_ignore_ascii_case(&format!("{bare}:{port}"))
+        || port == usual && host.eq_ignore_ascii_case(bare)
+}
+
+/// Whether a redirect names a server as the server itself does: by its address, or by the host that it was asked for.
+fn is_of_server(location: &str, received: &[Received]) -> bool {
+    let Some((_, rest)) = location.split_once("://") else { return false };
+    let bare = |text: &str| {
+        let port = [":80", ":443"].into_iter().find(|port| text.ends_with(port)).unwrap_or_default();
+        text.strip_suffix(port).unwrap_or(text).to_ascii_lowercase()
+    };
+    let named = bare(rest.split('/').next().unwrap_or_default());
+    received.iter().any(|r| {
+        let host = r.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("host"));
+        // The recorder names a Unix socket so.
+        let address = if r.address.starts_with("unix:") { "localhost" } else { r.address.as_str() };
+        named == bare(address) || host.is_some_and(|(_, value)| named == bare(value))
+    })
 }
 
 /// What servers got, in order.
@@ -734,6 +767,27 @@ mod tests {
         assert_eq!(general("", "websocket"), None, "the server may speak WebSocket");
         assert_eq!(general("websocket", ""), None, "the site does not work any more");
         assert_eq!(general("h2c", ""), Some(UPGRADE));
+    }
+
+    #[test]
+    fn redirects_to_a_server_that_the_translation_changes_are_compared() {
+        let mirrors = BTreeSet::new();
+        let setup =
+            Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: false, copied: &mirrors };
+        let itself = Draft { behaviour: Behaviour::RedirectToItself, host: "a.example".to_owned(), ..draft() };
+        let found = |there: &str, here: &str| {
+            let with = |to: &str| seen(302, &[("Location", to)], Some("10.0.0.1:80"), "/");
+            of_request(&itself, &with(there), &with(here), &setup).first().map(|d| d.general)
+        };
+        let scheme = if itself.tls { "https" } else { "http" };
+        let own = format!("{scheme}://A.example/moved?x=1");
+        assert_eq!(found(&own, "http://10.0.0.1/moved?x=1"), Some(Some(OWN_REDIRECTS)), "nothing replaces it");
+        assert_eq!(found(&own, "/moved?x=1"), None, "browsers go to the same place");
+        for wrong in ["/app/moved?x=1", "//a.example/moved?x=1", "https://b.example/moved?x=1"] {
+            assert_eq!(found(&own, wrong), Some(None), "{wrong}");
+        }
+        let elsewhere = format!("{scheme}://b.example/moved");
+        assert_eq!(found(&elsewhere, "/moved"), Some(None), "another host");
     }
 
     #[test]

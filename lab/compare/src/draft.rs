@@ -136,7 +136,7 @@ pub struct Draft {
     pub times: Times,
     /// What the back-end does.
     pub behaviour: Behaviour,
-    /// Further headers of the back-end's response.
+    /// Further headers of the back-end's response: names, or `name:value` without spaces.
     pub served: Vec<String>,
     /// Whether the original answers with files.
     pub files: bool,

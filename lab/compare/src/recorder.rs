@@ -368,10 +368,10 @@ impl Reply {
             ("ETag", "\"1\""),
             ("Set-Cookie", "session=1; Path=/"),
         ];
-        let named = served.iter().map(|name| (*name, "from-the-server"));
+        let named = served.iter().map(|word| word.split_once(':').unwrap_or((*word, "from-the-server")));
         let mut headers: Vec<(String, String)> =
             always.into_iter().chain(named).map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
-        if status == 302 {
+        if status == 302 && !served.iter().any(|word| word.starts_with("Location:")) {
             // A Unix socket has no address that a client could go to.
             let own = if arrival.address.starts_with("unix:") { "localhost" } else { arrival.address.as_str() };
             let to = if word == "redirect" { asked.host.unwrap_or(own) } else { own };

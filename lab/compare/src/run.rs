@@ -461,7 +461,9 @@ fn behind<'p>(draft: &Draft, there: &Seen, here: &Seen, asked: bool, plan: &'p P
     let upstream = plan.inner.get(&received.address)?;
     let there = there.response.as_ref().ok()?.status;
     let is_same = here.response.as_ref().is_ok_and(|r| r.status == there);
-    let stands = draft.files || matches!(there, 200..=299) || asked && is_same && !matches!(there, 401 | 403);
+    // What NGINX answers for files, also for those that are missing here.
+    let is_file = draft.files && matches!(there, 301 | 304 | 403..=405);
+    let stands = is_file || matches!(there, 200..=299) || asked && is_same && !matches!(there, 401 | 403);
     (stands && draft.times == Times::Once && !draft.claims).then_some(upstream.as_str())
 }
 
@@ -578,6 +580,9 @@ mod tests {
         assert!(is(&seen(200, Some("10.0.0.1:80")), false, true), "a cache");
         for status in [301, 401, 403, 404, 429] {
             assert!(!is(&seen(status, None), false, false), "{status}");
+        }
+        for status in [400, 401, 421, 429, 503] {
+            assert!(!is(&seen(status, None), true, false), "{status}: it is no file that is missing");
         }
         let other = seen(200, Some("10.0.0.1:80"));
         assert_eq!(behind(&draft(), &seen(200, None), &other, false, &plan), None);

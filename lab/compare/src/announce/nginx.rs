@@ -91,9 +91,11 @@ impl Case<'_> {
             "limit_req" | "limit_conn" | "limit_req_zone" | "limit_conn_zone" => undecided && self.is_limit(),
             "map" if different && is_of_claim => self.involves(argument) && made(),
             // Keys of a map are compared in any case.
-            "map" if different && entry.says.contains("upper and lower case in paths") => {
+            "map" if different && entry.says.starts_with("routes with \"exact\"") => {
                 !self.is_tls() && self.draft.is_some_and(|d| d.path.bytes().any(|b| b.is_ascii_uppercase()))
             }
+            // No client of a comparison shows a name in another case.
+            "map" if different && entry.says.starts_with("allow_certificate") => false,
             "map" if different => match entry.says.contains("limited") {
                 true => self.is_limit(),
                 false => self.is_at_backend() && self.involves(argument) && made(),
@@ -407,11 +409,19 @@ mod tests {
 
     #[test]
     fn a_map_of_paths_announces_paths_in_upper_case_alone() {
-        let says = "routes with \"exact\": Sealane distinguishes upper and lower case in paths; NGINX's map does not";
-        let entries = [entry(3, "different", "map $uri $new", says)];
+        let says = "routes with \"exact\": they distinguish upper and lower case; NGINX's map does not";
+        let of_certificates = "allow_certificate: Sealane distinguishes upper and lower case";
+        let entries = [
+            entry(3, "different", "map $uri $new", says),
+            entry(4, "different", "map $ssl_client_s_dn $partner", of_certificates),
+        ];
         let status = difference(Aspect::Status, "301", "404");
         assert_eq!(line(&entries, &draft().at("/JOBS"), &status), Some(3));
         assert_eq!(line(&entries, &draft().at("/jobs"), &status), None);
+        let namesake = Draft { shown: Shown::Namesake, ..draft() };
+        for difference in [status, difference(Aspect::Backend, "none", "10.0.0.1:80")] {
+            assert_eq!(line(&entries, &namesake, &difference), None, "nobody is let in by a map of certificates");
+        }
     }
 
     #[test]

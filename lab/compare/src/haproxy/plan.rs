@@ -600,7 +600,11 @@ impl<'p, 'n> Frontend<'p, 'n> {
             ("set-header" | "add-header" | "del-header" | "replace-header" | "replace-value", name)
                 if !name.eq_ignore_ascii_case("host") && node.name() == "http-request" =>
             {
-                self.push(plan, first.clone().with(name, "from-the-client"));
+                let draft = match name.eq_ignore_ascii_case("upgrade") {
+                    true => first.clone().with("Connection", "upgrade").with("Upgrade", "websocket"),
+                    false => first.clone().with(name, "from-the-client"),
+                };
+                self.push(plan, draft);
             }
             ("set-header" | "add-header" | "del-header" | "replace-header" | "replace-value", name)
                 if node.name() != "http-request" =>

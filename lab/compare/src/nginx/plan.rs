@@ -385,6 +385,31 @@ mod tests {
     }
 
     #[test]
+    fn servers_say_the_addresses_that_nginx_replaces() {
+        let location = vec![
+            node(4, &["proxy_pass", "http://10.0.0.1"], None),
+            node(5, &["proxy_redirect", "http://a.internal/", "/"], None),
+            node(6, &["proxy_redirect", "~^http://b/(.*)$", "/$1"], None),
+            node(7, &["proxy_cookie_path", "/erp/", "/"], None),
+            node(8, &["proxy_cookie_domain", "a.internal", "a.example"], None),
+        ];
+        let server = vec![node(3, &["listen", "80"], None), node(4, &["location", "/"], Some(location))];
+        let plan = plan(&[node(1, &["http"], Some(vec![node(2, &["server"], Some(server))]))], &Abilities::default());
+        let said = plan.drafts.iter().filter_map(|d| Some((d.place.line, d.served.first()?.as_str())));
+        let mut said: Vec<(u32, &str)> = said.collect();
+        said.sort_unstable();
+        said.dedup();
+        assert_eq!(
+            said,
+            [
+                (5, "Location:http://a.internal/moved"),
+                (7, "Set-Cookie:server=1;Path=/erp/"),
+                (8, "Set-Cookie:server=1;Domain=a.internal"),
+            ]
+        );
+    }
+
+    #[test]
     fn upgrades_and_methods_behind_a_password_are_tried_and_what_cannot_be_is_named() {
         let refuse = || Some(vec![node(9, &["return", "403"], None)]);
         let pass = || node(8, &["proxy_pass", "http://10.0.0.1"], None);

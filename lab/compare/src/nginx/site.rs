@@ -326,6 +326,27 @@ impl<'n> Site<'_, 'n> {
         }
     }
 
+    /// What servers say of their own addresses, where NGINX replaces it by another text.
+    fn addresses(&self, draft: &Draft, location: &Location<'n>, plan: &mut Plan) {
+        let of_server = self.nodes.iter().copied().chain(self.server.node.inner());
+        for node in of_server.chain(location.chain.iter().flat_map(|n| n.inner())) {
+            let from = node.word(1);
+            if node.arguments().len() < 2 || from.starts_with('~') || from.contains(['$', ' ', ';', ',']) {
+                continue;
+            }
+            let (behaviour, sent) = match node.name() {
+                "proxy_redirect" if from.ends_with("://") => {
+                    (Behaviour::Redirect, format!("Location:{from}server.example/moved"))
+                }
+                "proxy_redirect" => (Behaviour::Redirect, format!("Location:{}/moved", from.trim_end_matches('/'))),
+                "proxy_cookie_path" => (Behaviour::Answer, format!("Set-Cookie:server=1;Path={from}")),
+                "proxy_cookie_domain" => (Behaviour::Answer, format!("Set-Cookie:server=1;Domain={from}")),
+                _ => continue,
+            };
+            plan.push(Draft { place: node.place.clone(), behaviour, served: vec![sent], ..draft.clone() });
+        }
+    }
+
     fn location(&self, base: &Draft, location: &Location<'n>, plan: &mut Plan) {
         let node = location.node();
         let paths = paths(location);
@@ -370,6 +391,7 @@ impl<'n> Site<'_, 'n> {
             for behaviour in [Behaviour::Redirect, itself, Behaviour::Error, Behaviour::Missing] {
                 plan.push(Draft { behaviour, ..draft.clone() });
             }
+            self.addresses(&draft, location, plan);
         } else if location.is_grpc() {
             for behaviour in [Behaviour::Error, Behaviour::Missing] {
                 plan.push(Draft { behaviour, ..draft.clone() });

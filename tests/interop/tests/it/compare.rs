@@ -103,6 +103,8 @@ fn a_planted_difference_in_a_translation_of_nginx_is_found_with_its_line() {
     let planted = [
         ("rewrite_prefix = \"/manual/\"", "rewrite_prefix = \"/other/\"", "location /docs/", "request at the back-end"),
         ("/start\"", "/begin\"", "location = / ", "Location"),
+        ("/manual/\" = \"/docs/\"", "/manual/\" = \"/other/\"", "location /docs/", "Location"),
+        ("upgrade = false", "upgrade = true", "location /docs/", "request header upgrade at the back-end"),
         ("X-Env = \"docs\"", "X-Env = \"other\"", "location /docs/", "request header x-env at the back-end"),
         ("max_body_size = \"4KiB\"", "max_body_size = \"8KiB\"", "client_max_body_size", "status"),
     ];
