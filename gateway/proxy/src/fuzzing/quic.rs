@@ -31,7 +31,8 @@ const IDS: u8 = 4;
 /// What the transport may send beyond three times what came: a datagram of each connection (docs/reference/upstream-bugs.md).
 const BEYOND: usize = 1500 * IDS as usize;
 
-/// TLS with a certificate for `a.example`. The key is a new one and not the certificate's: no stranger gets as far as to notice.
+/// TLS with a certificate for `a.example`. The key is new, and not that of the certificate: no stranger gets far enough to
+/// notice.
 fn tls() -> ListenerTls {
     let key = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new()).expect("a key");
     let identity = Identity {
