@@ -1,5 +1,5 @@
-//! What the fuzz targets (`fuzz/`) run of this crate: its decoders, which are private, and whole lanes (`lane`). Each function takes any bytes and panics
-//! when a promise is broken. Nothing else calls this module.
+//! What the fuzz targets (`fuzz/`) run of this crate: its decoders, which are private, and whole lanes (`lane`). Each function takes any
+//! bytes and panics when a promise is broken. Nothing else calls this module.
 
 pub(crate) mod fixtures;
 mod lane;

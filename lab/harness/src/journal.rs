@@ -4,12 +4,12 @@
 //! ([`crate::Bench::resumable_rounds`]), and whole parts otherwise.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use sealane_lab_report::{Fact, Part};
@@ -110,7 +110,10 @@ impl Journal {
     /// Begins a new journal in this folder.
     pub fn create(folder: &Path) -> anyhow::Result<Self> {
         let path = folder.join(NAME);
-        let file = File::create(&path).with_context(|| format!("cannot write to {}", path.display()))?;
+        let cannot = || format!("cannot write to {}", path.display());
+        let file = OpenOptions::new().create(true).append(true).open(&path).with_context(cannot)?;
+        lock(&file, &path)?;
+        file.set_len(0).with_context(cannot)?;
         Ok(Self::new(file, Earlier::default()))
     }
 
@@ -118,19 +121,21 @@ impl Journal {
     pub fn resume(folder: &Path) -> anyhow::Result<Self> {
         let path = folder.join(NAME);
         let shown = || path.display().to_string();
-        let text = std::fs::read_to_string(&path)
-            .with_context(|| format!("--resume: {} cannot be read; was the run made with --out?", shown()))?;
-        // The last line may be incomplete, if the machine stopped while it was written.
-        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let cannot = || format!("--resume: {} cannot be read; was the run made with --out?", shown());
+        let file = OpenOptions::new().append(true).open(&path).with_context(cannot)?;
+        lock(&file, &path)?;
+        let bytes = std::fs::read(&path).with_context(cannot)?;
+        // The last line may be incomplete, if the machine stopped while it was written. It may end within a character.
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let text = std::str::from_utf8(&bytes[..whole]).with_context(shown)?;
         let mut earlier = Earlier::default();
-        for (number, line) in text[..whole].lines().enumerate() {
+        for (number, line) in text.lines().enumerate() {
             let line: Line = serde_json::from_str(line).with_context(|| format!("{}, line {}", shown(), number + 1))?;
             earlier.add(line);
         }
         if earlier.begun.is_empty() {
             bail!("--resume: {} is the journal of no run", shown());
         }
-        let file = OpenOptions::new().append(true).open(&path).with_context(shown)?;
         file.set_len(whole as u64).with_context(shown)?;
         Ok(Self::new(file, earlier))
     }
@@ -260,6 +265,18 @@ impl Slot {
     }
 }
 
+/// Keeps other runs away from this journal until the file is closed. A file system without locks keeps nobody away.
+fn lock(file: &File, path: &Path) -> anyhow::Result<()> {
+    // A process that this one is starting may hold a copy of a file that was just closed.
+    for _ in 0..10 {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(50)),
+            Ok(()) | Err(TryLockError::Error(_)) => return Ok(()),
+        }
+    }
+    bail!("another run writes to {}: wait for its end, or use another folder", path.display())
+}
+
 /// A fingerprint of a program's file, to see whether it is still the same (FNV-1a over words of eight bytes; no protection
 /// against somebody who wants to deceive).
 pub fn fingerprint(path: &Path) -> String {
@@ -322,11 +339,13 @@ mod tests {
         let path = folder.path().join(NAME);
         note(&begun(folder.path()), "nginx, round 1", &Sample::of("v", 1.0));
         let whole = std::fs::read_to_string(&path).unwrap();
-        std::fs::write(&path, format!("{whole}{{\"round\":{{\"exp")).unwrap();
+        let torn = [whole.as_bytes(), b"{\"part\":{\"unit\":\"\xc2"].concat();
+        std::fs::write(&path, torn).unwrap();
         let journal = Arc::new(Journal::resume(folder.path()).unwrap());
         note(&journal, "nginx, round 2", &Sample::of("v", 2.0));
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with(&whole) && text.lines().count() == 3 && text.ends_with('\n'), "{text}");
+        drop(journal);
 
         std::fs::write(&path, format!("{whole}nonsense\n{whole}")).unwrap();
         let why = format!("{:#}", Journal::resume(folder.path()).unwrap_err());
@@ -345,6 +364,7 @@ mod tests {
         let finished =
             Finished { experiment: "proxies".into(), part, settings: Vec::new(), configurations: Vec::new() };
         journal.finish(finished.clone()).unwrap();
+        drop(journal);
         let resumed = || Journal::resume(folder.path()).unwrap();
 
         let why = resumed().begin("proxies", &conditions(&[("seconds", "5"), (ROUNDS, "6")])).unwrap_err();
@@ -355,11 +375,27 @@ mod tests {
         same.begin("proxies", &conditions(&[("seconds", "4"), (ROUNDS, "6")])).unwrap();
         assert_eq!(same.finished("proxies", "keepalive"), Some(finished));
         assert_eq!(same.taken(), (0, 1));
+        drop(same);
 
         let more = resumed();
         more.begin("proxies", &conditions(&[("seconds", "4"), (ROUNDS, "9")])).unwrap();
         assert_eq!(more.finished("proxies", "keepalive"), None, "it has fewer rounds than are wanted now");
+        drop(more);
         assert_eq!(resumed().finished("proxies", "keepalive"), None);
+    }
+
+    #[test]
+    fn two_runs_do_not_write_to_one_journal() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = begun(folder.path());
+        note(&journal, "nginx, round 1", &Sample::of("v", 1.0));
+        for other in [Journal::create(folder.path()), Journal::resume(folder.path())] {
+            let why = other.unwrap_err().to_string();
+            assert!(why.contains("another run writes to"), "{why}");
+        }
+        drop(journal);
+        let again = Arc::new(Journal::resume(folder.path()).unwrap());
+        assert!(again.slot("proxies", "keepalive", "nginx, round 1").earlier().is_some(), "nothing was overwritten");
     }
 
     #[test]

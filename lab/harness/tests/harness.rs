@@ -220,6 +220,7 @@ fn a_round_without_a_valid_attempt_is_tried_again_when_the_run_is_resumed() {
     let first = Options { journal: Some(Arc::new(Journal::create(folder.path()).unwrap())), ..options() };
     let page = run(&fake(unlucky), &first);
     assert_eq!((MEASURED.get(), page.parts[0].voids.len(), page.parts[0].value("a", "cost")), (4, 3, Some(0.0)));
+    drop(first);
     let page = run(&fake(unlucky), &resumed(folder.path()));
     assert_eq!((MEASURED.get(), page.parts[0].voids.len(), page.parts[0].value("a", "cost")), (5, 3, Some(0.5)));
     assert_eq!(page.parts[0].rounds.len(), 5, "the raw data have every attempt of both runs");
@@ -238,6 +239,7 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
     let page = run(&fake(slices), &first);
     assert!(page.verdict.starts_with("Stopped") && page.parts[0].figures.is_empty(), "{page:?}");
     assert_eq!(page.parts[0].rounds.len(), 2, "the third was not over");
+    drop(first);
 
     // The two rounds that were over are not measured again.
     let page = run(&fake(slices), &resumed(folder));
@@ -256,11 +258,13 @@ fn a_run_that_was_stopped_goes_on_where_it_was() {
     let more = Options { set: vec![("rounds".into(), "3".into())], ..resumed(folder) };
     let page = run(&fake(slices), &more);
     assert_eq!((MEASURED.get(), page.parts[0].value("a", "cost")), (7, Some(11.0)));
+    drop(more);
 
     // Another experiment than that of the journal begins; other conditions are refused.
     let other = Options { max_lag: Duration::from_secs(9), ..resumed(folder) };
     assert!(check_resumed(&fake(slices), &other).unwrap_err().to_string().contains("--max-lag"));
     assert!(run(&fake(slices), &other).obstacle.unwrap().contains("--max-lag"));
+    drop(other);
     assert!(check_resumed(&fake(slices), &resumed(folder)).is_ok());
     assert_eq!(MEASURED.get(), 7);
 }

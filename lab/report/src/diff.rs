@@ -7,12 +7,15 @@ use serde::Serialize;
 
 use crate::model::{Fact, Figure, Page, Report, Source};
 use crate::number;
-use crate::resample::{self, RESAMPLES, SEED};
+use crate::resample::{self, MANY, RESAMPLES, SEED};
 
 /// An interval needs at least this many rounds on each side: with fewer, the rounds' own spread is not known.
 pub const ROUNDS: usize = 6;
 /// The probability with which all intervals together contain the true ratios.
 const CONFIDENCE: f64 = 0.95;
+/// So many resamples for each interval of a comparison, 2 / (1 − [`CONFIDENCE`]): with fewer, no resample would lie beyond the ends of an
+/// interval whose confidence is that high.
+const FOR_EACH: usize = 40;
 
 /// Two reports, compared.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -118,10 +121,11 @@ impl Diff {
         // Bonferroni: of many intervals with 0.95 each, some would miss by chance.
         let intervals = pairs.iter().flatten().filter(|(_, a, b)| enough(a, b)).count();
         let confidence = 1.0 - (1.0 - CONFIDENCE) / intervals.max(1) as f64;
+        let resamples = RESAMPLES.max(FOR_EACH * intervals);
         let pages = both.iter().zip(&pairs).map(|((a, b), pairs)| PageDiff {
             name: a.name.clone(),
             conditions: of_page(a, b),
-            figures: pairs.iter().map(|(part, a, b)| ratio(part, a, b, tolerance, confidence)).collect(),
+            figures: pairs.iter().map(|(part, a, b)| ratio(part, a, b, tolerance, confidence, resamples)).collect(),
             only_a: measured(a).count().saturating_sub(pairs.len()),
             only_b: measured(b).count().saturating_sub(pairs.len()),
         });
@@ -145,6 +149,13 @@ impl Diff {
         let mut s = String::new();
         let _ = writeln!(s, "A: run of {}\nB: run of {}", self.a, self.b);
         let _ = writeln!(s, "Ratios are B ÷ A. All intervals together have {} %.", CONFIDENCE * 100.0);
+        let few = |f: &Ratio| f.low.is_some() && f.rounds.iter().any(|rounds| *rounds < MANY);
+        if self.pages.iter().flat_map(|p| &p.figures).any(few) {
+            let _ = writeln!(
+                s,
+                "With fewer than {MANY} rounds in a run, they are too narrow: confirm a difference with more."
+            );
+        }
         write_changes(&mut s, &self.conditions);
         for page in &self.pages {
             let _ = writeln!(s, "\n== {}", page.name);
@@ -234,9 +245,9 @@ fn enough(a: &Figure, b: &Figure) -> bool {
     a.rounds.len() >= ROUNDS && b.rounds.len() >= ROUNDS
 }
 
-fn ratio(part: &str, a: &Figure, b: &Figure, tolerance: f64, confidence: f64) -> Ratio {
+fn ratio(part: &str, a: &Figure, b: &Figure, tolerance: f64, confidence: f64, resamples: usize) -> Ratio {
     let interval =
-        enough(a, b).then(|| resample::ratio_of_medians(&a.rounds, &b.rounds, RESAMPLES, confidence, SEED)).flatten();
+        enough(a, b).then(|| resample::ratio_of_medians(&a.rounds, &b.rounds, resamples, confidence, SEED)).flatten();
     let finding = match interval {
         None => Finding::NoInterval,
         Some((low, high)) if low > 1.0 + tolerance || high < 1.0 - tolerance => Finding::Differs,
@@ -357,6 +368,11 @@ mod tests {
         assert_eq!((figures[1].x, figures[1].ratio, figures[1].rounds), (Some(99.0), Some(1.0), [0, 0]));
         assert_eq!(diff.count(Finding::NoInterval), 2);
         assert!(diff.text().contains("no interval: 5 and 12 rounds"), "{}", diff.text());
+        let warns = |rounds: usize| {
+            let diff = Diff::of(&report(1.0, rounds), &report(1.0, 20), 0.01).unwrap();
+            diff.text().contains("they are too narrow")
+        };
+        assert_eq!([5, 19, 20].map(warns), [false, true, false]);
     }
 
     #[test]
@@ -397,5 +413,11 @@ mod tests {
         let one = Diff::of(&report(1.0, 12), &report(1.0, 12), 0.01).unwrap();
         let ten = Diff::of(&many, &many, 0.01).unwrap();
         assert!((one.confidence - 0.95).abs() < 1e-12 && (ten.confidence - 0.995).abs() < 1e-12);
+        // However many there are, a resample lies beyond each end.
+        let beyond = |intervals: usize| {
+            let resamples = RESAMPLES.max(FOR_EACH * intervals);
+            (1.0 - CONFIDENCE) / intervals as f64 / 2.0 * resamples as f64
+        };
+        assert!([1, 100, 10_000].map(beyond).iter().all(|count| *count > 0.999));
     }
 }

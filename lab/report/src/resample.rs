@@ -1,7 +1,8 @@
 //! The bootstrap: intervals that assume nothing about how values are distributed. Everything is seeded, so that the same
 //! values give the same interval to the last digit.
 
-/// A small seeded generator for resampling. Not for secrets. SplitMix64 (Steele, Lea and Flood, 2014): one addition and three mixes per draw, full period, any seed is good.
+/// A small seeded generator for resampling. Not for secrets. SplitMix64 (Steele, Lea and Flood, 2014): one addition and three mixes per
+/// draw, full period, any seed is good.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 

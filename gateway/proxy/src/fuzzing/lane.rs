@@ -353,12 +353,14 @@ struct Message {
     status: u16,
     body: Vec<u8>,
     is_whole: bool,
+    /// Only the end of the connection says where the body ends: who gets it does not see whether it is whole.
+    until_close: bool,
 }
 
 impl Message {
     /// Whether this can be what the gateway has made of `sent`.
     fn comes_from(&self, sent: &Message) -> bool {
-        let same_body = match self.is_whole {
+        let same_body = match self.is_whole && !self.until_close {
             true => sent.is_whole && self.body == sent.body,
             false => sent.body.starts_with(&self.body),
         };
@@ -400,12 +402,12 @@ fn requests(bytes: &[u8], limits: &Limits, until_switch: bool) -> (Vec<Message>,
             Err(error) => {
                 // What came before the error may have been passed on.
                 let body = decoded(rest, info.body, limits);
-                all.push(Message { start, method, status: 0, body, is_whole: false });
+                all.push(Message { start, method, status: 0, body, is_whole: false, until_close: false });
                 return (all, Some(error));
             }
         };
         rest = &rest[used..];
-        all.push(Message { start, method, status: 0, body, is_whole });
+        all.push(Message { start, method, status: 0, body, is_whole, until_close: false });
         if !is_whole || !info.keep_alive || until_switch && info.upgrade {
             return (all, None);
         }
@@ -450,16 +452,17 @@ fn responses<'d>(
             continue;
         }
         let (start, status) = (head.status.to_string(), head.status);
+        let until_close = info.body == BodyLength::UntilClose;
         let (used, body, is_whole) = match body(rest, info.body, limits) {
             Ok(read) => read,
             Err(error) => {
                 let body = decoded(rest, info.body, limits);
-                all.push(Message { start, method, status, body, is_whole: false });
+                all.push(Message { start, method, status, body, is_whole: false, until_close });
                 return (all, Some(error), None);
             }
         };
         rest = &rest[used..];
-        all.push(Message { start, method, status, body, is_whole });
+        all.push(Message { start, method, status, body, is_whole, until_close });
         if !is_whole {
             return (all, None, None);
         }

@@ -10,6 +10,8 @@ use crate::conn::Conn;
 use crate::quic::Datagram;
 use crate::service::{Message, Proxy};
 use crate::snapshot::{Quic, QuicSettings, Snapshot};
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use bytes::BytesMut;
 use sealane_lane::{After, Context, Published, Service};
 use sealane_route::SiteMap;
@@ -29,11 +31,13 @@ const IDS: u8 = 4;
 /// What the transport may send beyond three times what came: a datagram of each connection (docs/reference/upstream-bugs.md).
 const BEYOND: usize = 1500 * IDS as usize;
 
-/// TLS with a certificate for `a.example` that is good for nothing else.
+/// TLS with a certificate for `a.example`. The key is new, and not that of the certificate: no stranger gets far enough to
+/// notice.
 fn tls() -> ListenerTls {
+    let key = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new()).expect("a key");
     let identity = Identity {
         chain: vec![include_bytes!("certificate.der").to_vec().into()],
-        key: PrivateKey::Local(include_bytes!("key.der").to_vec().try_into().expect("a key")),
+        key: PrivateKey::Local(key.as_ref().to_vec().try_into().expect("a key")),
         ocsp: None,
         kind: KeyKind::Ecdsa,
         curve: Some(Curve::P256),

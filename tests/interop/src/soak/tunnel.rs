@@ -36,7 +36,8 @@ pub struct Tunnel {
     server: Option<Server>,
     world: Arc<World>,
     shared: Arc<Shared>,
-    thread: JoinHandle<()>,
+    /// `None` once it has been stopped.
+    thread: Option<JoinHandle<()>>,
 }
 
 /// What the pings came to.
@@ -80,7 +81,7 @@ impl Tunnel {
         })?;
         let (world, shared) = (Arc::new(world), Arc::<Shared>::default());
         let (at, counts) = (world.clone(), shared.clone());
-        let thread = std::thread::spawn(move || ping(&at, &counts));
+        let thread = Some(std::thread::spawn(move || ping(&at, &counts)));
         Ok(Self { world, server: Some(server), _client: client, shared, thread })
     }
 
@@ -117,12 +118,25 @@ impl Tunnel {
     }
 
     /// Stops the pings.
-    pub fn end(self) -> Pings {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.join();
+    pub fn end(mut self) -> Pings {
+        self.stop();
         let failures = std::mem::take(&mut *self.shared.failures.lock().unwrap_or_else(PoisonError::into_inner));
         let [answered, excused] = [&self.shared.answered, &self.shared.excused].map(|n| n.load(Ordering::Relaxed));
         Pings { answered, excused, failures }
+    }
+
+    fn stop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Also where a run ends with an error: while the thread runs, the namespaces and the processes in them stay.
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
