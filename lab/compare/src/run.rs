@@ -571,7 +571,8 @@ mod tests {
             refused: BTreeSet::new(),
         };
         let inner = BTreeMap::from([("127.0.0.1:8081".to_owned(), "files".to_owned())]);
-        let plan = Plan { inner, ..Plan::default() };
+        let mut plan = Plan::default();
+        plan.inner = inner;
         let here = seen(200, Some("127.0.0.1:8081"));
         let is = |there: &Seen, files: bool, asked: bool| {
             behind(&Draft { files, ..draft() }, there, &here, asked, &plan).is_some()
