@@ -426,7 +426,8 @@ impl World {
             Fault::ClockStep => self.step_clock()?,
             Fault::FullDisk => self.fill_disk()?,
             Fault::PacketLoss => {
-                self.loss.store(5 + self.next(11), Ordering::Relaxed);
+                let percent = 5 + self.next(11);
+                self.loss.store(percent, Ordering::Relaxed);
                 std::thread::sleep(Duration::from_millis(1000 + self.next(3000)));
                 self.loss.store(0, Ordering::Relaxed);
             }
