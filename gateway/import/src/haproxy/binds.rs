@@ -348,6 +348,10 @@ fn name_ends(name: &str, ending: &str) -> bool {
     name.to_ascii_lowercase().ends_with(ending)
 }
 
+/// What is said of the authorities of clients.
+const X509_V1: &str = "client_auth.ca: Sealane refuses client certificates of X.509 version 1, which HAProxy accepts: these clients could not \
+     connect. Look at each client's certificate: openssl x509 -noout -text -in CLIENT.crt | grep Version";
+
 fn client_auth(
     line: &Line,
     verify: Option<&str>,
@@ -374,6 +378,7 @@ fn client_auth(
     let mut auth = Settings::default();
     auth.set("mode", quoted(mode), &line.place);
     auth.set("ca", quoted(&ca), &line.place);
+    report.differs(line.id, X509_V1);
     if let Some(crl) = crl {
         auth.set("crl", quoted(&crl), &line.place);
     }
