@@ -128,8 +128,8 @@ pub(super) fn upstream(
     for l in proxy.all().filter(|l| l.word(0) == "retry-on" && l.from(1).iter().any(by_response)) {
         report.differs(
             l.id,
-            "Sealane does not send a request again because of the response: the client gets it, and with sticky, its next requests go to this server. \
-             Let the health check find such a server (an [upstream.health] with status), or let it close its connections",
+            "Sealane does not send a request again because of the response: the client gets it, and with sticky, its next requests go \
+             to this server. Let a health check find such a server: write status in [upstream.health]",
         );
     }
     Some(up)
