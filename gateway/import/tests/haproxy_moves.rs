@@ -773,6 +773,17 @@ fn a_trusted_proxy_does_not_choose_headers_that_haproxy_sets() {
 }
 
 #[test]
+fn behind_the_proxy_protocol_no_header_names_the_client() {
+    let trusted = " tcp-request connection expect-proxy layer4 if { src 10.0.0.0/8 }";
+    let text = frontend(trusted).replace("bind :80", "bind :80 accept-proxy");
+    says(&text, &["proxy_protocol = true", "trusted_proxies = [\"10.0.0.0/8\"]", "trust_forwarded = false"]);
+    // A listener that relays connections reads no headers.
+    let relayed = "defaults\n mode tcp\n timeout server 30s\nlisten l\n bind :22 accept-proxy\n \
+                   tcp-request connection expect-proxy layer4 if { src 10.0.0.0/8 }\n server s 10.0.0.1:22\n";
+    assert!(!import(relayed).toml.contains("trust_forwarded"));
+}
+
+#[test]
 fn what_caches_would_keep_of_an_error_is_different() {
     let of = |rule: &str| said(&proxies("", &format!(" {rule}"), ""), rule);
     for value in ["Cache-Control \"public, max-age=31536000, immutable\"", "ETag a"] {

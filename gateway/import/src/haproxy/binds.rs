@@ -225,6 +225,10 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
                     true => report.decide(line.id, crate::report::PROXY_SENDERS),
                     false => l.settings.set("trusted_proxies", list(context.trusted), &at.place),
                 }
+                if !context.trusted.is_empty() && !context.tcp {
+                    // HAProxy takes the client's address from the PROXY header alone.
+                    l.settings.set("trust_forwarded", "false", &at.place);
+                }
             }
             "accept-netscaler-cip" => report.decide(line.id, "Sealane does not support the NetScaler header: let the \
                                                               load balancer send the PROXY protocol (proxy_protocol) \
