@@ -81,6 +81,12 @@ impl Fields {
         self.iter().filter(move |(_, name, _)| is_alike(name, wanted)).map(|(_, _, value)| value)
     }
 
+    /// The values of all fields whose name is another one, but the same to a server that follows CGI.
+    pub fn other_spellings(&self, wanted: &[u8]) -> impl Iterator<Item = &[u8]> {
+        let is_other = move |name: &[u8]| is_alike(name, wanted) && !name.eq_ignore_ascii_case(wanted);
+        self.iter().filter(move |(_, name, _)| is_other(name)).map(|(_, _, value)| value)
+    }
+
     /// Removes all fields whose name is the same to a server that follows CGI.
     pub fn remove_alike(&mut self, wanted: &[u8]) {
         self.remove_if(|_, name| is_alike(name, wanted));
@@ -147,6 +153,7 @@ mod tests {
             fields.push(name.as_bytes(), value.as_bytes()).unwrap();
         }
         assert_eq!(fields.alike(b"x-key").collect::<Vec<_>>(), [b"1", b"2", b"4"]);
+        assert_eq!(fields.other_spellings(b"x-key").collect::<Vec<_>>(), [b"2", b"4"]);
         fields.remove_alike(b"X-Key");
         assert_eq!(fields.alike(b"x-key").next(), None);
     }

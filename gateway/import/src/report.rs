@@ -93,6 +93,7 @@ const OPERATION: &[&str] = &[
 
 /// Directives whose differences may keep clients from connecting at all.
 const LOCK_OUT: &[&str] = &[
+    "bind",
     "ca-file",
     "ssl-default-bind-ciphers",
     "ssl-default-bind-ciphersuites",

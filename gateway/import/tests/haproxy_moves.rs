@@ -738,6 +738,91 @@ fn a_check_that_only_expects_has_the_inherited_request_and_is_announced() {
     assert!(report.contains("not translated: http-check connect port 81: "), "{report}");
 }
 
+/// `tests/interop/tests/it/stripped_headers.rs` shows what these routes do with other spellings of the name.
+#[test]
+fn refusals_by_a_missing_header_have_conditions_on_its_name() {
+    let key = " acl h_api hdr(host) -i api.example\n \
+               http-request deny deny_status 401 if h_api !{ req.hdr(X-Api-Key) -m found } !{ path /v1/ping }";
+    says(&frontend(key), &["headers.X-Api-Key = false", "respond = { status = 401 }"]);
+    let named = " acl key req.hdr(X-Api-Key) -m found\n http-request deny deny_status 401 unless key";
+    says(&frontend(named), &["headers.X-Api-Key = false", "respond = { status = 401 }"]);
+    let token = " http-request deny if { hdr(host) -i c.example } !{ req.hdr(X-Token) sesame }";
+    let condition = r"headers.X-Token = { not = { regex = '(?:^|,)[ \t]*sesame[ \t]*(?:,|$)' } }";
+    says(&frontend(token), &[condition, "respond = { status = 403 }"]);
+    let login =
+        " http-request redirect location https://login.example/ if { hdr(host) -i d.example } !{ req.hdr(X-Token) -m found }";
+    says(&frontend(login), &["headers.X-Token = false", "redirect = { to = \"https://login.example/\", status = 302 }"]);
+}
+
+#[test]
+fn a_trusted_proxy_does_not_choose_headers_that_haproxy_sets() {
+    let rules = " http-request set-header X-Forwarded-Host %[req.hdr(host)]\n http-request set-header X-Forwarded-Proto ";
+    for (value, wanted) in [("https", "https"), ("http", "http"), ("%[ssl_fc,iif(https,http)]", "{scheme}")] {
+        let proto = format!("request_headers.set.X-Forwarded-Proto = \"{wanted}\"");
+        let host = "request_headers.set.X-Forwarded-Host = \"{authority}\"";
+        // Only `set-src` leads to `trusted_proxies`.
+        let text = frontend(&format!("{rules}{value}"));
+        assert!(!import(&text).toml.contains(host), "{value}");
+        let text = frontend(&format!(" http-request set-src req.hdr(x-real-ip)\n{rules}{value}"));
+        let Imported { toml, .. } = import(&text);
+        let all = lines(&toml);
+        assert!(all.contains(&proto.as_str()) && all.contains(&host), "{value}: {toml}");
+    }
+    let report = undecided(&frontend(" http-request set-src req.hdr(x-real-ip)"));
+    assert!(report.contains("must replace the X-Forwarded-For of its clients or append to it"), "{report}");
+}
+
+#[test]
+fn behind_the_proxy_protocol_no_header_names_the_client() {
+    let trusted = " tcp-request connection expect-proxy layer4 if { src 10.0.0.0/8 }";
+    let text = frontend(trusted).replace("bind :80", "bind :80 accept-proxy");
+    says(&text, &["proxy_protocol = true", "trusted_proxies = [\"10.0.0.0/8\"]", "trust_forwarded = false"]);
+    // A listener that relays connections reads no headers.
+    let relayed = "defaults\n mode tcp\n timeout server 30s\nlisten l\n bind :22 accept-proxy\n \
+                   tcp-request connection expect-proxy layer4 if { src 10.0.0.0/8 }\n server s 10.0.0.1:22\n";
+    assert!(!import(relayed).toml.contains("trust_forwarded"));
+}
+
+#[test]
+fn what_caches_would_keep_of_an_error_is_different() {
+    let of = |rule: &str| said(&proxies("", &format!(" {rule}"), ""), rule);
+    for value in ["Cache-Control \"public, max-age=31536000, immutable\"", "ETag a"] {
+        let rule = format!("http-response set-header {value}");
+        let report = said(&proxies("", &format!(" {rule}"), ""), "http-response set-header");
+        assert!(report.contains("different: ") && report.contains("caches may keep an error"), "{report}");
+    }
+    for rule in ["http-response set-header Cache-Control no-store", "http-response set-header X-A b"] {
+        assert!(of(rule).contains("the same: "), "{rule}");
+    }
+}
+
+#[test]
+fn lost_retries_checks_and_ports_are_different() {
+    for (words, wanted) in [
+        ("conn-failure empty-response 503", true),
+        ("all-retryable-errors", true),
+        ("conn-failure empty-response", false),
+    ] {
+        let report = said(&proxies("", &format!(" retry-on {words}"), ""), "retry-on");
+        assert_eq!(report.contains("different: "), wanted, "{report}");
+    }
+    let checkout = "backend d\n server s1 10.0.0.9:80 track c/t\n";
+    let report = said(&proxies(" use_backend d if { path /d }", "", checkout), "track c/t");
+    assert!(report.contains("copy the [upstream.health] of the upstream c"), "{report}");
+    let deny = frontend(" http-request deny if { hdr_reg(host) -i ^(pr-[0-9]+|secret)\\.dev\\.example$ } !{ src 10.0.0.0/8 }");
+    let report = said(&deny, "hdr_reg(host)");
+    assert!(report.contains("removes the default port"), "{report}");
+}
+
+#[test]
+fn certificates_of_clients_of_version_1_come_first_among_what_is_different() {
+    let text = frontend(" compression algo gzip\n compression type text/html")
+        .replace("bind :80", "bind :443 ssl crt a.pem ca-file ca.pem verify required");
+    let report = import(&text).report.to_text(false);
+    let first = report.lines().find(|l| l.contains(": different: ")).unwrap_or_default();
+    assert!(first.contains("bind :443") && first.contains("X.509 version 1"), "{report}");
+}
+
 /// The configuration of the second trial, in `docs/measurements/import-trial`: the result can be read, and says where each setting is from.
 #[test]
 fn the_second_trial_has_a_result_that_can_be_read() {

@@ -423,7 +423,8 @@ counters! {
     ChallengesTls, counter, "sealane_acme_challenges_answered_total", "type=\"tls-alpn-01\"";
     /// Handshakes for names without a certificate (`[acme.on_demand]`) that were not reported for an order, because the queue was full.
     DemandsLost, counter, "sealane_acme_on_demand_lost_total", "";
-    /// Requests answered 400 because servers could read their path in different ways, or because it has dot segments.
+    /// Requests answered 400 because servers could read their path, or the name of a header that a route has a condition on, in
+    /// different ways, or because the path has dot segments.
     BadPaths, counter, "sealane_bad_paths_total", "";
     /// Requests whose body was larger than `max_body_size`.
     BodiesTooLarge, counter, "sealane_bodies_too_large_total", "";

@@ -481,7 +481,11 @@ impl Subject for Request<'_> {
         if name.eq_ignore_ascii_case("host") {
             return !self.head.authority().is_empty() && accepts(self.head.authority());
         }
-        self.head.fields.alike(name.as_bytes()).any(accepts)
+        self.head.fields.iter().any(|(_, own, value)| own.eq_ignore_ascii_case(name.as_bytes()) && accepts(value))
+    }
+
+    fn any_other_spelling(&self, name: &str, accepts: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        self.head.fields.other_spellings(name.as_bytes()).any(accepts)
     }
 }
 

@@ -28,6 +28,9 @@ pub enum BadPath {
     DotSegment,
     /// Two readings select different rules.
     Ambiguous,
+    /// A rule has a condition on a field that the request has under another spelling of its name: whether the condition holds depends
+    /// on the server.
+    Spelling,
     /// The readings, or the values of fields, take more work to tell apart than a request may cost.
     TooComplex,
 }
@@ -39,6 +42,7 @@ impl std::fmt::Display for BadPath {
             Self::Nul => "the path has \"%00\"",
             Self::DotSegment => "the path has a \".\" or \"..\" segment",
             Self::Ambiguous => "servers read this path in different ways, for which there are different rules",
+            Self::Spelling => "a header's name is another spelling of one for which there are rules",
             Self::TooComplex => "the path can be read in too many ways, or too much is to be compared with expressions",
         })
     }

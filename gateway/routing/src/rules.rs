@@ -112,6 +112,11 @@ pub trait Subject {
     /// Whether a field of this name has a value for which `accepts` says yes.
     fn any_field(&self, name: &str, accepts: &mut dyn FnMut(&[u8]) -> bool) -> bool;
 
+    /// Whether a field has such a value whose name is another spelling of this one, which a server may take for it.
+    fn any_other_spelling(&self, _name: &str, _accepts: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        false
+    }
+
     /// Whether a reading of the path, or a field's value, matches the pattern with this number, in time that is linear in its length.
     fn matches(&self, _pattern: usize, _text: &[u8]) -> bool {
         false
@@ -157,23 +162,31 @@ impl<T> Rule<T> {
         if self.fields.is_empty() { Ok(true) } else { self.fields_hold(subject, searched) }
     }
 
+    /// Servers do not agree whether `X_Key` is `X-Key`. If a condition holds for one kind of server alone, the request has no rule.
     #[inline(never)]
     fn fields_hold(&self, subject: &impl Subject, searched: &mut usize) -> Result<bool, BadPath> {
+        let mut in_doubt = false;
         for (name, rule) in self.fields.iter() {
             let mut matches = |pattern, value: &[u8]| {
                 *searched = searched.saturating_add(value.len());
                 *searched <= MAX_SEARCHED && subject.matches(pattern, value)
             };
             let holds = rule.holds(&mut |accepts| subject.any_field(name, accepts), &mut matches);
+            let mut either = |accepts: &mut dyn FnMut(&[u8]) -> bool| {
+                subject.any_field(name, &mut *accepts) || subject.any_other_spelling(name, accepts)
+            };
+            let doubtful =
+                subject.any_other_spelling(name, &mut |_| true) && holds != rule.holds(&mut either, &mut matches);
             // What was not compared says nothing.
             if *searched > MAX_SEARCHED {
                 return Err(BadPath::TooComplex);
             }
-            if !holds {
+            if !holds && !doubtful {
                 return Ok(false);
             }
+            in_doubt |= doubtful;
         }
-        Ok(true)
+        if in_doubt { Err(BadPath::Spelling) } else { Ok(true) }
     }
 
     /// Smaller comes first.
@@ -390,6 +403,11 @@ mod tests {
         fn any_field(&self, name: &str, accepts: &mut dyn FnMut(&[u8]) -> bool) -> bool {
             self.1.iter().any(|(n, v)| n.eq_ignore_ascii_case(name) && accepts(v.as_bytes()))
         }
+
+        fn any_other_spelling(&self, name: &str, accepts: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+            let other = |n: &str| !n.eq_ignore_ascii_case(name) && n.replace('_', "-").eq_ignore_ascii_case(name);
+            self.1.iter().any(|(n, v)| other(n) && accepts(v.as_bytes()))
+        }
     }
 
     fn conditions(path: PathRule, methods: &[&str], fields: Vec<(&str, FieldRule)>) -> Conditions {
@@ -545,6 +563,42 @@ mod tests {
         assert_eq!(find("/new", &[("cookie", "id=")]), "any");
         assert_eq!((find("/not", &[("cookie", "id=x; a=admin")]), find("/not", &[])), ("not", "not"));
         assert_eq!(find("/not", &[("cookie", "id=x;id=admin")]), "any");
+    }
+
+    #[test]
+    fn a_condition_that_depends_on_the_spelling_of_a_name_selects_nothing() {
+        let key = |path: &str, is: FieldRule| conditions(prefix(path), &[], vec![("X-Key", is)]);
+        let not = |is: FieldRule| FieldRule::Not(Box::new(is));
+        let t = table(vec![
+            (conditions(prefix("/"), &[], vec![]), "any"),
+            (key("/present", FieldRule::Present), "present"),
+            (key("/absent", FieldRule::Absent), "absent"),
+            (key("/exact", FieldRule::Exact(b"right".to_vec())), "exact"),
+            (key("/not", not(FieldRule::Exact(b"right".to_vec()))), "not"),
+            (key("/regex", not(FieldRule::Matches(1))), "regex"),
+            (conditions(prefix("/two"), &[], vec![("X-Key", FieldRule::Present), ("a", FieldRule::Present)]), "two"),
+        ]);
+        let find = |path: &str, fields: &[(&'static str, &'static str)]| {
+            t.find(path.as_bytes(), &Request("GET", fields.to_vec())).map(|found| found.map(|f| *f.value))
+        };
+        let spelling = Err(BadPath::Spelling);
+        for path in ["/present", "/absent"] {
+            assert_eq!(find(path, &[("x_key", "")]), spelling, "{path}");
+            let there = if path == "/present" { "present" } else { "any" };
+            assert_eq!(find(path, &[("x-key", ""), ("X_KEY", "")]), Ok(Some(there)), "{path}");
+        }
+        for (path, right, wrong) in [("/exact", "exact", "any"), ("/not", "any", "not")] {
+            assert_eq!(find(path, &[("x_key", "right")]), spelling, "{path}");
+            assert_eq!(find(path, &[("x-key", "wrong"), ("x_key", "right")]), spelling, "{path}");
+            assert_eq!(find(path, &[("x-key", "right"), ("x_key", "wrong")]), Ok(Some(right)), "{path}");
+            assert_eq!(find(path, &[("x_key", "wrong")]), Ok(Some(wrong)), "{path}");
+        }
+        assert_eq!(find("/regex", &[("x_key", "admin")]), spelling);
+        assert_eq!(find("/regex", &[("x_key", "other")]), Ok(Some("regex")));
+        // A name that no condition is about, and a rule that another condition excludes.
+        assert_eq!(find("/", &[("x_key", "")]), Ok(Some("any")));
+        assert_eq!(find("/two", &[("x_key", "")]), Ok(Some("any")));
+        assert_eq!(find("/two", &[("x_key", ""), ("a", "")]), spelling);
     }
 
     #[test]

@@ -246,6 +246,8 @@ pub(super) struct Acls<'l> {
     pub named: BTreeMap<(Id, &'l str), Vec<Acl<'l>>>,
     /// Variables that are not translated.
     setters: &'l Setters,
+    /// Whether the configuration takes addresses of clients from headers, so that the result needs `trusted_proxies`.
+    pub trusts: bool,
 }
 
 /// ACLs that HAProxy defines.
@@ -270,8 +272,8 @@ const PREDEFINED: &[(&str, &[&str])] = &[
 const MAX_TERMS: usize = 200;
 
 impl<'l> Acls<'l> {
-    pub fn of(proxy: &Proxy<'l>, files: Files<'l>, setters: &'l Setters) -> Self {
-        let mut out = Self { files, named: BTreeMap::new(), setters };
+    pub fn of(proxy: &Proxy<'l>, files: Files<'l>, setters: &'l Setters, trusts: bool) -> Self {
+        let mut out = Self { files, named: BTreeMap::new(), setters, trusts };
         for line in proxy.all().filter(|l| l.word(0) == "acl" && l.words.len() > 2) {
             let mut remarks = Vec::new();
             let test = read(line.from(2), files, &mut remarks).unwrap_or_else(|| unknown(line.word(2)));
@@ -400,7 +402,8 @@ mod tests {
     const NO_VARIABLES: &Setters = &Setters::new();
 
     fn acls(files: &Memory) -> Acls<'_> {
-        Acls { files: Files { reader: files, base: Path::new("/etc") }, named: BTreeMap::new(), setters: NO_VARIABLES }
+        let files = Files { reader: files, base: Path::new("/etc") };
+        Acls { files, named: BTreeMap::new(), setters: NO_VARIABLES, trusts: false }
     }
 
     fn left(condition: &str, path: &str, host: &str) -> Left {
@@ -409,7 +412,7 @@ mod tests {
         let acls = acls(&files);
         let c = acls.condition(Id::default(), &words(condition), &mut Remarks::default()).unwrap();
         let class = &HostClass::default();
-        c.of(&Atom { tls: true, port: 443, host, class, path: Some(path), one: Some(path) })
+        c.of(&Atom { tls: true, trusts: false, port: 443, host, class, path: Some(path), one: Some(path) })
     }
 
     #[test]

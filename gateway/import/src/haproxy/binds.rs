@@ -225,6 +225,10 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
                     true => report.decide(line.id, crate::report::PROXY_SENDERS),
                     false => l.settings.set("trusted_proxies", list(context.trusted), &at.place),
                 }
+                if !context.trusted.is_empty() && !context.tcp {
+                    // HAProxy takes the client's address from the PROXY header alone.
+                    l.settings.set("trust_forwarded", "false", &at.place);
+                }
             }
             "accept-netscaler-cip" => report.decide(line.id, "Sealane does not support the NetScaler header: let the \
                                                               load balancer send the PROXY protocol (proxy_protocol) \
@@ -348,6 +352,10 @@ fn name_ends(name: &str, ending: &str) -> bool {
     name.to_ascii_lowercase().ends_with(ending)
 }
 
+/// What is said of the authorities of clients.
+const X509_V1: &str = "client_auth.ca: Sealane refuses client certificates of X.509 version 1, which HAProxy accepts: these clients could not \
+     connect. Look at each client's certificate: openssl x509 -noout -text -in CLIENT.crt | grep Version";
+
 fn client_auth(
     line: &Line,
     verify: Option<&str>,
@@ -374,6 +382,7 @@ fn client_auth(
     let mut auth = Settings::default();
     auth.set("mode", quoted(mode), &line.place);
     auth.set("ca", quoted(&ca), &line.place);
+    report.differs(line.id, X509_V1);
     if let Some(crl) = crl {
         auth.set("crl", quoted(&crl), &line.place);
     }

@@ -43,7 +43,8 @@ pub(super) fn all(
         .map(|s| Proxy::new(s, sections))
         .collect();
     let setters = variables::setters(sections);
-    let acls: Vec<Acls> = proxies.iter().map(|p| Acls::of(p, Files { reader, base }, &setters)).collect();
+    let trusts = sections.iter().flat_map(|s| &s.lines).any(|l| l.is(&["http-request", "set-src"]));
+    let acls: Vec<Acls> = proxies.iter().map(|p| Acls::of(p, Files { reader, base }, &setters, trusts)).collect();
     let mut shared = Shared {
         tables: BTreeMap::new(),
         groups: BTreeMap::new(),
@@ -406,7 +407,8 @@ fn frontend<'l>(
                 // What is done with the names of each class.
                 let decide = |path: &str, one: Option<&str>| -> Vec<Trace> {
                     let path = Some(path).filter(|_| !tcp);
-                    let of = |class| then.trace(&found, &Atom { tls, port: b.port, host: name, class, path, one });
+                    let (port, host, trusts) = (b.port, name, acls.trusts);
+                    let of = |class| then.trace(&found, &Atom { tls, trusts, port, host, class, path, one });
                     classes.iter().map(of).collect()
                 };
                 let restricts = |all: &Vec<Trace>| all.iter().any(|t| t.restrictions().next().is_some());
@@ -434,7 +436,8 @@ fn frontend<'l>(
                         let (last, others) = classes.split_last()?;
                         // `refused`: where this is written, if the requests are refused.
                         let mut of = |class: &HostClass, refused: Option<Place>, report: &mut Report| {
-                            let atom = Atom { tls, port: b.port, host: name, class, path: path_of, one };
+                            let (port, trusts) = (b.port, acls.trusts);
+                            let atom = Atom { tls, trusts, port, host: name, class, path: path_of, one };
                             let mut applied = rules::apply(&found, &then, &atom, path, report);
                             match refused {
                                 None => lost.of_host(name, &applied),

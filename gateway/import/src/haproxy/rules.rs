@@ -263,7 +263,8 @@ fn forwarded_for(line: &Line, report: &mut Report) {
             format!(
                 "except: HAProxy leaves the X-Forwarded-For of clients in {network} unchanged. Sealane replaces the X-Forwarded-For of \
                  every client that is not in trusted_proxies. If {network} are proxies whose X-Forwarded-For is true, write \
-                 trusted_proxies = [\"{network}\"] in the [[listener]]: they then also decide which address allow, deny and limits see"
+                 trusted_proxies = [\"{network}\"] in the [[listener]]: they then also decide which address allow, deny and limits see, \
+                 and their X-Forwarded-Proto and X-Forwarded-Host are passed on, unless request_headers.set replaces them"
             ),
         );
     }
@@ -281,6 +282,9 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
     let at = line.words.iter().position(|w| w == "if" || w == "unless").unwrap_or(line.words.len());
     let mut remarks = Remarks::default();
     let mut what = what(&line.words[..at]);
+    if acls.trusts && let Some(edit) = own_claim(&line.words[..at]) {
+        what = What::Header(Of::Requests, edit);
+    }
     // A condition on the response is not understood, and one on the request is rare.
     if matches!(what, What::Header(_, Edit::Location(..))) && at < line.words.len() {
         what = What::Skip(NEW_VALUE);
@@ -389,6 +393,17 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
         }
         (_, What::Answer(action)) if action.is_refusal() => report.decide(line.id, values::claim_decides()),
         _ => report.differs(line.id, values::CLAIM),
+    }
+    let by_host = |t: &Test| match t {
+        Test::Header(name, is) => name.eq_ignore_ascii_case("host") && is.contains("regex"),
+        _ => false,
+    };
+    if condition.tests().any(by_host) {
+        report.differs(
+            line.id,
+            "Sealane compares the expression with the host and its port, if the client sends one. HAProxy removes the default port (443 for \
+             https) from the host of HTTP/2 first. If the expression ends with $, write (:[0-9]+)?$",
+        );
     }
     if condition.tests().any(|t| matches!(t, Test::Certificate { now: true, .. })) {
         report.differs(
@@ -604,7 +619,8 @@ fn what(words: &[String]) -> What {
         ("http-request", "set-src") => What::Refuse(
             "Sealane takes the client's address only from X-Forwarded-For or Forwarded, and only from the addresses \
              in trusted_proxies: write trusted_proxies in the [[listener]], and let the proxy in front send \
-             X-Forwarded-For, or Forwarded with client_address_header = \"Forwarded\"",
+             X-Forwarded-For, or Forwarded with client_address_header = \"Forwarded\". The proxy must replace the \
+             X-Forwarded-For of its clients or append to it: whoever can choose its last address has that address in all rules",
         ),
         ("http-request", "cache-use") | ("http-response", "cache-store") => {
             What::Skip("Sealane has no cache: put a cache between Sealane and the server, or let the server cache")
@@ -787,6 +803,21 @@ const CORS: &str = "for pages of other origins, write cors = { origins = [\"http
 /// The settings that do what a header of responses is meant for.
 pub(super) fn advice(header: &str) -> Option<&'static str> {
     header.get(..15).is_some_and(|begin| begin.eq_ignore_ascii_case("access-control-")).then_some(CORS)
+}
+
+/// The value of a header that the gateway sends by itself, but passes on if a trusted proxy sends it.
+fn own_claim(words: &[String]) -> Option<Edit> {
+    let [keyword, action, name, value @ ..] = words else { return None };
+    if keyword != "http-request" || action != "set-header" {
+        return None;
+    }
+    let value = value.join(" ");
+    let own = match name.to_ascii_lowercase().as_str() {
+        "x-forwarded-proto" if value.contains("%[ssl_fc") => "{scheme}",
+        "x-forwarded-host" if of_request(value.trim()).as_deref() == Some("{authority}") => "{authority}",
+        _ => return None,
+    };
+    Some(Edit::Set(name.clone(), own.to_owned()))
 }
 
 fn of_responses(keyword: &str) -> Of {

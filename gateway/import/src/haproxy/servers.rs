@@ -123,8 +123,20 @@ pub(super) fn upstream(
             _ => report.missing(l.id, "tries is at most 16"),
         }
     }
+    // After some responses, too.
+    let by_response = |w: &String| w.bytes().all(|b| b.is_ascii_digit()) || RESPONSES.contains(&w.as_str());
+    for l in proxy.all().filter(|l| l.word(0) == "retry-on" && l.from(1).iter().any(by_response)) {
+        report.differs(
+            l.id,
+            "Sealane does not send a request again because of the response: the client gets it, and with sticky, its next requests go \
+             to this server. Let a health check find such a server: write status in [upstream.health]",
+        );
+    }
     Some(up)
 }
+
+/// What `retry-on` calls a response after which a request is sent again.
+const RESPONSES: &[&str] = &["all-retryable-errors", "junk-response", "response-timeout"];
 
 /// An address of `server` as a URL.
 fn url(address: &str, scheme: Scheme) -> Result<String, &'static str> {
@@ -291,7 +303,18 @@ fn server(
             "resolvers" | "resolve-prefer" | "resolve-net" | "resolve-opts" | "init-addr" | "id" | "pool-max-conn"
             | "pool-purge-delay" | "pool-low-conn" | "minconn" | "observe" | "error-limit" | "on-error"
             | "on-marked-down" | "on-marked-up" | "track" | "tcp-ut" | "hash-key" | "max-reuse" => {
-                if matches!(option, "observe" | "error-limit" | "on-error" | "minconn" | "track" | "on-marked-down") {
+                if let ("track", Some((tracked, _))) = (option, value.split_once('/')) {
+                    report.differs(
+                        at.id,
+                        format!(
+                            "track: this upstream has no health checks of its own: copy the [upstream.health] of the upstream {tracked} into \
+                             it. Without checks, only failures of requests are observed (eject_after)"
+                        ),
+                    );
+                } else if matches!(
+                    option,
+                    "observe" | "error-limit" | "on-error" | "minconn" | "track" | "on-marked-down"
+                ) {
                     report.differs(at.id, format!("{option}: failures of requests are always observed (eject_after)"));
                 }
             }

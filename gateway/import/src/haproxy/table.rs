@@ -113,7 +113,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("option smtpchk", Missing("health checks send an HTTP request, or only connect")),
     ("option log-health-checks", NotNeeded("every change of a server's state is logged")),
     ("retries", Translated("`tries`")),
-    ("retry-on", NotNeeded("a request is sent again if this is safe")),
+    ("retry-on", NotNeeded("a request is sent again if this is safe, but not because of a response")),
     ("option redispatch", NotNeeded("a request is sent to another server")),
     ("option allbackups", NotNeeded("Sealane always uses all backup servers")),
     ("option persist", NotNeeded("a server that is down gets no requests")),

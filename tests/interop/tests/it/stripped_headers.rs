@@ -18,6 +18,14 @@ request_headers = {{ remove = ["X-Auth-User"], set = {{ X-Tenant = "ours" }} }}
 path = "/beta"
 headers = {{ X-Debug = true }}
 respond = {{ status = 403 }}
+[[host.route]]
+path = "/key"
+headers = {{ X-Key = false }}
+respond = {{ status = 401 }}
+[[host.route]]
+path = "/token"
+headers = {{ X-Token = {{ not = "right" }} }}
+respond = {{ status = 403 }}
 "#,
         url = backend.url(),
     );
@@ -135,8 +143,31 @@ fn rules_by_header_hold_for_every_spelling() {
     let backend = Backend::saying("hello");
     let (gateway, plain) = gateway(&site, &backend, "");
     let mut every = Everywhere::new(&gateway, plain);
-    for (name, wanted) in [("x-debug", 403), ("x_debug", 403), ("x-debugs", 200)] {
-        let asked = Asked { target: "/beta", fields: &[(name, "1")], ..Asked::default() };
-        assert_eq!(every.ask(asked).map(|(status, _)| status), [wanted; 3], "{name}");
+    // 400: whether the header is there depends on the server.
+    for (path, name, wanted) in [
+        ("/beta", "x-debug", 403),
+        ("/beta", "x_debug", 400),
+        ("/beta", "x.debug", 400),
+        ("/beta", "x-debugs", 200),
+        ("/key", "x-key", 200),
+        ("/key", "x_key", 400),
+        ("/key", "x.key", 400),
+        ("/key", "x-keys", 401),
+        ("/token", "x-token", 200),
+        ("/token", "x_token", 400),
+        ("/other", "x_key", 200),
+    ] {
+        let fields = [(name, "right")];
+        let asked = Asked { target: path, fields: &fields, ..Asked::default() };
+        assert_eq!(every.ask(asked).map(|(status, _)| status), [wanted; 3], "{path} {name}");
+    }
+    // A wrong value beside another spelling with the right one, and the other way round.
+    for (fields, wanted) in [
+        (&[("x-token", "wrong"), ("x_token", "right")], 400),
+        (&[("x-token", "right"), ("x_token", "wrong")], 200),
+        (&[("x-token", "wrong"), ("x_token", "wrong")], 403),
+    ] {
+        let asked = Asked { target: "/token", fields, ..Asked::default() };
+        assert_eq!(every.ask(asked).map(|(status, _)| status), [wanted; 3], "{fields:?}");
     }
 }

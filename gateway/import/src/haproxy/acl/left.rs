@@ -10,6 +10,8 @@ use crate::values::{self, COOKIE};
 #[derive(Clone, Copy, Debug)]
 pub(in crate::haproxy) struct Atom<'a> {
     pub tls: bool,
+    /// As in `Acls`.
+    pub trusts: bool,
     pub port: u16,
     /// As in `[[host]]`.
     pub host: &'a str,

@@ -1,7 +1,7 @@
 //! `crt-list`: certificates with options of their own. HAProxy applies the options to connections for whose server name it chooses the
 //! certificate. Sealane has client certificates for each name (`client_auth.for`), and all other settings for the whole listener.
 
-use super::{Context, SIGNATURES, certificates};
+use super::{Context, SIGNATURES, X509_V1, certificates};
 use crate::ciphers::Versions;
 use crate::haproxy::parser::Line;
 use crate::output::{ListenerTls, Settings, list, quoted};
@@ -253,6 +253,7 @@ fn options(entry: &Entry, bind: &Bind, context: &Context, t: &mut ListenerTls, r
     let mut auth = Settings::default();
     auth.set("mode", quoted(mode), place);
     auth.set("ca", quoted(&ca), place);
+    report.differs(id, X509_V1);
     if let Some(crl) = crl {
         auth.set("crl", quoted(&crl), place);
     }

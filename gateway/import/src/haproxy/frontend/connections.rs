@@ -106,7 +106,8 @@ fn about_clients(l: &Line, acls: &Acls) -> Option<Left> {
     let condition = acls.condition(l.section, l.from(3), &mut Remarks::default())?;
     let alone = condition.tests().all(|t| matches!(t, Test::Always(_) | Test::Source(_)));
     alone.then(|| {
-        condition.of(&Atom { tls: false, port: 0, host: "*", class: &HostClass::default(), path: None, one: None })
+        let class = &HostClass::default();
+        condition.of(&Atom { tls: false, trusts: false, port: 0, host: "*", class, path: None, one: None })
     })
 }
 

@@ -802,7 +802,7 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
                     ask(users, Some(realm.as_deref().unwrap_or_default()), place, out);
                 }
             },
-            (What::Header(of, edit), Left::Always) => apply_edit(*of, edit, rule.line, atom.tls, report, out),
+            (What::Header(of, edit), Left::Always) => apply_edit(*of, edit, rule.line, &atom, report, out),
             (What::User(name), Left::Always) => match &mut out.basic_auth {
                 Some(auth) if auth.user_header.as_ref().is_none_or(|there| there.eq_ignore_ascii_case(name)) => {
                     // The gateway removes what clients send in it.
@@ -812,7 +812,7 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
                 }
                 _ => {
                     let edit = Edit::Remove(name.clone());
-                    apply_edit(Of::Requests, &edit, rule.line, atom.tls, report, out);
+                    apply_edit(Of::Requests, &edit, rule.line, &atom, report, out);
                 }
             },
             (What::Prefix { tests, from, to }, Left::Always) => {
@@ -857,12 +857,12 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
 const HOST: &str = "Sealane sends the client's Host, or a constant, and the server may select its content by Host: if the server \
      needs another Host than the client's, write host_header in the [[upstream]]";
 
-/// `tls`: the requests come over TLS.
-fn apply_edit(of: Of, edit: &Edit, line: &Line, tls: bool, report: &mut Report, out: &mut Outcome) {
-    let request = of == Of::Requests;
+fn apply_edit(of: Of, edit: &Edit, line: &Line, atom: &Atom, report: &mut Report, out: &mut Outcome) {
+    let (request, tls) = (of == Of::Requests, atom.tls);
     let (id, place) = (line.id, &line.place);
     if let (true, Edit::Set(name, value)) = (request, edit)
         && name.eq_ignore_ascii_case("x-forwarded-proto")
+        && !atom.trusts
         && value == if tls { "https" } else { "http" }
     {
         return report.same(id, "always sent");
@@ -961,8 +961,22 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, tls: bool, report: &mut Report, 
             "request_headers: if the value is empty (without a client certificate, without TLS), Sealane sends no header, and \
              HAProxy sends an empty header",
         ),
+        Edit::Set(name, value) | Edit::Add(name, value) if of == Of::Responses && is_for_caches(name, value) => {
+            report.differs(id, CACHED_ERRORS);
+        }
         _ => report.same(id, if request { "request_headers" } else { "response_headers" }),
     }
+}
+
+const CACHED_ERRORS: &str = "response_headers: the gateway's own errors (403, 502, 503, 504) have this header, too, so caches may keep an error. \
+     HAProxy adds it only to responses of servers: let the server send it, and remove it from response_headers";
+
+/// Whether a header of responses lets caches keep them.
+fn is_for_caches(name: &str, value: &str) -> bool {
+    let names = ["cache-control", "cdn-cache-control", "surrogate-control", "expires", "etag", "last-modified"];
+    let value = value.to_ascii_lowercase();
+    let never = ["no-store", "no-cache", "max-age=0"].iter().any(|word| value.contains(word));
+    names.iter().any(|known| name.eq_ignore_ascii_case(known)) && !never
 }
 
 /// Whether the whole value of a header is a part of the request that a request can lack. `tls`: the requests come over TLS.
