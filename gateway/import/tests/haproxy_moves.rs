@@ -749,14 +749,17 @@ fn refusals_by_a_missing_header_have_conditions_on_its_name() {
     let token = " http-request deny if { hdr(host) -i c.example } !{ req.hdr(X-Token) sesame }";
     let condition = r"headers.X-Token = { not = { regex = '(?:^|,)[ \t]*sesame[ \t]*(?:,|$)' } }";
     says(&frontend(token), &[condition, "respond = { status = 403 }"]);
-    let login =
-        " http-request redirect location https://login.example/ if { hdr(host) -i d.example } !{ req.hdr(X-Token) -m found }";
-    says(&frontend(login), &["headers.X-Token = false", "redirect = { to = \"https://login.example/\", status = 302 }"]);
+    let login = " http-request redirect location https://login.example/ if { hdr(host) -i d.example } !{ req.hdr(X-Token) -m found }";
+    says(
+        &frontend(login),
+        &["headers.X-Token = false", "redirect = { to = \"https://login.example/\", status = 302 }"],
+    );
 }
 
 #[test]
 fn a_trusted_proxy_does_not_choose_headers_that_haproxy_sets() {
-    let rules = " http-request set-header X-Forwarded-Host %[req.hdr(host)]\n http-request set-header X-Forwarded-Proto ";
+    let rules =
+        " http-request set-header X-Forwarded-Host %[req.hdr(host)]\n http-request set-header X-Forwarded-Proto ";
     for (value, wanted) in [("https", "https"), ("http", "http"), ("%[ssl_fc,iif(https,http)]", "{scheme}")] {
         let proto = format!("request_headers.set.X-Forwarded-Proto = \"{wanted}\"");
         let host = "request_headers.set.X-Forwarded-Host = \"{authority}\"";
@@ -809,7 +812,8 @@ fn lost_retries_checks_and_ports_are_different() {
     let checkout = "backend d\n server s1 10.0.0.9:80 track c/t\n";
     let report = said(&proxies(" use_backend d if { path /d }", "", checkout), "track c/t");
     assert!(report.contains("copy the [upstream.health] of the upstream c"), "{report}");
-    let deny = frontend(" http-request deny if { hdr_reg(host) -i ^(pr-[0-9]+|secret)\\.dev\\.example$ } !{ src 10.0.0.0/8 }");
+    let deny =
+        frontend(" http-request deny if { hdr_reg(host) -i ^(pr-[0-9]+|secret)\\.dev\\.example$ } !{ src 10.0.0.0/8 }");
     let report = said(&deny, "hdr_reg(host)");
     assert!(report.contains("removes the default port"), "{report}");
 }

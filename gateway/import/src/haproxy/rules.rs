@@ -282,7 +282,9 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
     let at = line.words.iter().position(|w| w == "if" || w == "unless").unwrap_or(line.words.len());
     let mut remarks = Remarks::default();
     let mut what = what(&line.words[..at]);
-    if acls.trusts && let Some(edit) = own_claim(&line.words[..at]) {
+    if acls.trusts
+        && let Some(edit) = own_claim(&line.words[..at])
+    {
         what = What::Header(Of::Requests, edit);
     }
     // A condition on the response is not understood, and one on the request is rare.
