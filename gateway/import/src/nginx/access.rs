@@ -399,7 +399,8 @@ fn counted_by(import: &mut Import, word: &str) -> Option<String> {
         other => match exempting(import, other.strip_prefix('$')?) {
             true => "address".to_owned(),
             false => {
-                let name = super::conditions::header_name(other.strip_prefix("$http_")?);
+                // Only a header: with another variable behind it, the limit would count by a header that no request has.
+                let name = super::conditions::header_of(other)?;
                 // Requests without the header are not counted.
                 (!crate::values::is_claim(&name)).then(|| format!("header:{name}"))?
             }
