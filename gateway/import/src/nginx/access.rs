@@ -293,9 +293,9 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
             import.decide(
                 d,
                 format!(
-                    "what this zone counts by, or its rate, cannot be translated: {}{burst}. To count by a header, and by the address without \
-                     this header, write two routes, one with headers = {{ X-Api-Key = true }}, and a limit for each. Clients that are not \
-                     limited belong into exempt",
+                    "the key of this zone, or its rate, cannot be translated: {}{burst}. To count by a header, and by the address without \
+                     this header, write two routes, one with headers = {{ X-Api-Key = true }}, and a limit for each. Write the addresses \
+                     of clients that are not limited into exempt",
                     crate::report::RATE_LIMIT
                 ),
             );
