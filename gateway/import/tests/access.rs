@@ -530,7 +530,7 @@ fn limits_of_open_requests_are_of_their_sites() {
 
 #[test]
 fn a_limit_by_a_header_and_something_else_is_undecided() {
-    for key in ["$http_x_key$binary_remote_addr", "${http_x_key}$server_name", "$http_x_key-$http_b", "$http_a/b"] {
+    for key in ["$http_x_key$binary_remote_addr", "${http_x_key}$server_name", "${http_x_key}b", "$http_a/b"] {
         let requests = format!("limit_req_zone {key} zone=a:1m rate=5r/s;");
         undecided("nginx", &two_sites(&requests, &format!("limit_req zone=a; {PASS}"), PASS));
         let open = format!("limit_conn_zone {key} zone=a:1m;");

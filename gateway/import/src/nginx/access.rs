@@ -392,7 +392,7 @@ fn rate_limit<'d>(
 
 /// What a zone counts requests by, as the `key` of a limit.
 fn counted_by(import: &mut Import, word: &str) -> Option<String> {
-    let word = word.replace(['{', '}'], "");
+    let word = super::conditions::without_braces(word);
     Some(match word.as_str() {
         "$binary_remote_addr" | "$remote_addr" => "address".to_owned(),
         "$server_name" | "$host" | "$http_host" | "$ssl_server_name" => "sni".to_owned(),
