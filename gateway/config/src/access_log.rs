@@ -201,7 +201,7 @@ pub(super) fn target(sink: &Sink, key: &str, node: &Node) -> Option<AccessLogTar
                         format!("{} is a folder", path.display()),
                         "write \"off\", \"stdout\" or a file's path".to_owned(),
                     ),
-                    false => (format!("there is no folder {folder}"), format!("create it: mkdir -p {folder}")),
+                    false => (format!("there is no folder {folder}"), super::listen_address::created(folder)),
                 };
                 sink.error(&node.span(), message, Some(help));
                 return None;

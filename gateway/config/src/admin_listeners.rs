@@ -177,7 +177,7 @@ pub(super) fn read(section: Section, addresses: &mut Addresses) -> Admin {
             return None;
         }
         if sink.kind(folder).is_some_and(|kind| kind != Kind::Folder) {
-            let help = format!("create it: mkdir -p {}", folder.display());
+            let help = super::listen_address::created(folder.display());
             sink.error(&path.span, format!("there is no folder {}", folder.display()), Some(help));
             return None;
         }

@@ -115,10 +115,18 @@ pub(super) fn unix_socket(sink: &Sink, written: &At<String>, rights: Rights) -> 
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if sink.kind(folder).is_some_and(|kind| kind != Kind::Folder) {
-        let help = format!("create it: mkdir -p {}", folder.display());
+        let help = created(folder.display());
         return wrong(format!("there is no folder {}", folder.display()), &help);
     }
     Some(Arc::new(UnixSocket { path, rights }))
+}
+
+/// How to create the folder of a file or socket that the gateway writes.
+pub(super) fn created(folder: std::path::Display<'_>) -> String {
+    format!(
+        "create it for the gateway's user: sudo install -d -o USER -g GROUP {folder}. sealane.service can write only to \
+         /run/sealane, /var/lib/sealane and /var/log/sealane"
+    )
 }
 
 /// The mode of a socket's file.

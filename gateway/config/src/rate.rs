@@ -211,6 +211,14 @@ pub(super) fn key(sink: &Sink, key: &str, node: &Node) -> Option<RateKey> {
                 sink.error(&node.span(), message, Some(help.to_owned()));
                 return None;
             }
+            // A header may have it in its name, but none has: the limit would count nobody.
+            if name.contains('$') {
+                let message =
+                    format!("no request has a header \"{name}\", so nothing is counted: this is NGINX's syntax");
+                let help = "write key = \"header:NAME\" with the name of one header; to count by a header and by the \
+                            address, write two limits";
+                sink.warn(&node.span(), message, Some(help.to_owned()));
+            }
             Some(RateKey::Field(name.to_owned()))
         }
         _ => {
@@ -236,7 +244,10 @@ mod tests {
                 );
                 let document = Document::of_file(Path::new("x.toml"), text.as_bytes()).unwrap();
                 match document.read_offline() {
-                    Ok(_) => String::new(),
+                    Ok((_, warnings)) => {
+                        let told = warnings.iter().map(ToString::to_string);
+                        told.filter(|w| w.contains("header")).collect::<Vec<_>>().join("\n")
+                    }
                     Err(errors) => errors.errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
                 }
             };
@@ -256,6 +267,8 @@ mod tests {
                 assert!(told.contains(&message) && told.contains(help) && told.contains("x.toml:10"), "{name}: {told}");
             }
             assert_eq!(told("X-Api-Key"), "");
+            let two = told("X-Api-Key$binary-Remote-Addr");
+            assert!(two.contains("nothing is counted: this is NGINX's syntax") && two.contains("x.toml:10"), "{two}");
         }
     }
 }

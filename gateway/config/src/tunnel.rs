@@ -513,8 +513,8 @@ fn addresses(sink: &Sink, written: &[At<String>]) -> Vec<(Transport, SocketAddr)
 /// What an import could not translate and only a person can decide. Nothing is served until then.
 pub(super) fn undecided(section: &Section, setting: &Setting<Strings>, page: &str) {
     let help = format!(
-        "decide what replaces this option ({page}), then remove this entry; after the last entry, also remove \
-         \"undecided\""
+        "write settings that replace this line of the original, or decide that you need none ({page}); then remove this \
+         entry; after the last entry, also remove \"undecided\""
     );
     for at in section.optional_at(setting).map_or_else(Vec::new, |at| at.value) {
         section.sink.error(&at.span, format!("not decided yet: {}", at.value), Some(help.clone()));

@@ -23,6 +23,9 @@ const MORE_FILES: &str = "set LimitNOFILE=1048576 in the systemd unit, or raise 
 const BACKLOG: u64 = 4096;
 /// What QUIC and the tunnel ask for with `SO_RCVBUF`, at least.
 const UDP_BUFFER: u64 = 4 << 20;
+/// What else a limit of the system needs that applies when a socket is opened.
+const FOR_NEW_SOCKETS: &str = ", a file in /etc/sysctl.d that keeps the value after a boot, and a restart of the gateway: open sockets keep \
+                               the old value";
 
 /// How a feature of the system is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -158,7 +161,7 @@ fn backlog() -> Finding {
         Some(most) if most < BACKLOG => Finding::limited(
             FEATURE,
             format!("net.core.somaxconn is {most}: if more new connections wait on a socket, the kernel drops them"),
-            format!("sudo sysctl -w net.core.somaxconn={BACKLOG}"),
+            format!("`sudo sysctl -w net.core.somaxconn={BACKLOG}`{FOR_NEW_SOCKETS}"),
         ),
         Some(_) => Finding::ok(FEATURE, format!("{BACKLOG} connections per socket")),
         None => Finding::off(FEATURE, "net.core.somaxconn cannot be read", None),
@@ -173,9 +176,9 @@ fn udp_buffers() -> Finding {
             FEATURE,
             format!(
                 "net.core.rmem_max is {receive}, wmem_max {send}: with small buffers, the kernel drops packets of HTTP/3 and the \
-                 tunnel during bursts"
+                 tunnel during bursts (a gateway with CAP_NET_ADMIN is not limited by this)"
             ),
-            format!("sudo sysctl -w net.core.rmem_max={UDP_BUFFER} net.core.wmem_max={UDP_BUFFER}"),
+            format!("`sudo sysctl -w net.core.rmem_max={UDP_BUFFER} net.core.wmem_max={UDP_BUFFER}`{FOR_NEW_SOCKETS}"),
         ),
         (Some(_), Some(_)) => Finding::ok(FEATURE, format!("{} KiB and more", UDP_BUFFER >> 10)),
         _ => Finding::off(FEATURE, "net.core.rmem_max cannot be read", None),
@@ -270,7 +273,11 @@ fn tun_device() -> Finding {
         Err(e) => Finding::off(
             FEATURE,
             format!("/dev/net/tun: {e}"),
-            Some("only [tunnel] needs it: `sudo modprobe tun`, or pass the device to the container".to_owned()),
+            Some(
+                "only [tunnel] needs it: under sealane.service, install the package sealane-openvpn; in a container, pass \
+                 the device; otherwise `sudo modprobe tun`"
+                    .to_owned(),
+            ),
         ),
     }
 }

@@ -529,6 +529,18 @@ fn limits_of_open_requests_are_of_their_sites() {
 }
 
 #[test]
+fn a_limit_by_a_header_and_something_else_is_undecided() {
+    for key in ["$http_x_key$binary_remote_addr", "${http_x_key}$server_name", "${http_x_key}b", "$http_a/b"] {
+        let requests = format!("limit_req_zone {key} zone=a:1m rate=5r/s;");
+        undecided("nginx", &two_sites(&requests, &format!("limit_req zone=a; {PASS}"), PASS));
+        let open = format!("limit_conn_zone {key} zone=a:1m;");
+        undecided("nginx", &two_sites(&open, &format!("limit_conn a 20; {PASS}"), PASS));
+    }
+    let one = "limit_req_zone ${http_x_api_key} zone=a:1m rate=5r/s;";
+    says("nginx", &two_sites(one, &format!("limit_req zone=a; {PASS}"), PASS), &["key = \"header:X-Api-Key\""]);
+}
+
+#[test]
 fn the_limits_of_a_zone_count_together() {
     let zone = "limit_req_zone $binary_remote_addr zone=api:1m rate=10r/s;";
     let of = |path: &str, burst: u32| {

@@ -308,7 +308,7 @@ fn an_undecided_condition_names_the_setting_that_takes_its_place() {
     let said = undecided(zone, &location("limit_req zone=api burst=20 nodelay;"));
     assert!(said.contains("Here, burst is 21") && said.contains("exempt"), "{said}");
     let said = undecided("geo $office { default 0; 10.0.0.0/8 1; }", &location(""));
-    assert!(said.contains("exempt of a [[rate_limit]]"), "{said}");
+    assert!(said.contains("exempt of the [[rate_limit]]"), "{said}");
     // An ID is no constant, and there is a setting for it.
     let said = lines_of(&site(&format!("add_header X-Request-ID $request_id always; {PASS}")), "X-Request-ID");
     assert!(said.iter().any(|l| l.contains("[request_id]")), "{said:?}");

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 no directive is undecided, and the result passes `sealane check --offline`;
-1 directives are undecided, or Sealane refuses the result, or the file cannot be read;
+1 directives are undecided, Sealane refuses the result, the file cannot be read, a file cannot be
+written (it exists, without --force), or --report json is without --out;
 2 wrong usage.";
 
 /// Where configurations come from.

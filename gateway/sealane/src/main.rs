@@ -310,7 +310,7 @@ error: the gateway works without it. Exit code 0: printed.
 Examples:
   sealane self check
   sudo systemd-run --pipe --wait -p User=sealane -p LimitNOFILE=1048576 \\
-    -p AmbientCapabilities=CAP_NET_BIND_SERVICE sealane self check")]
+    -p AmbientCapabilities=CAP_NET_BIND_SERVICE -p PrivateDevices=yes sealane self check")]
     Check {
         /// Print JSON
         #[arg(long)]

@@ -318,7 +318,7 @@ pub struct Untried {
 impl Untried {
     /// What it is, for people.
     pub fn title(&self) -> &'static str {
-        if self.is_left_out { "not compared" } else { "without a request" }
+        if self.is_left_out { "not compared" } else { "not tried" }
     }
 }
 
@@ -405,8 +405,8 @@ impl Plan {
         let mut lost: std::collections::BTreeMap<&Place, usize> = std::collections::BTreeMap::new();
         more.iter().for_each(|d| *lost.entry(&d.place).or_default() += 1);
         let why = |place: &Place, n: usize| match there.contains(place) {
-            true => format!("{n} more requests: raise --requests"),
-            false => format!("all of its {n} requests: raise --requests"),
+            true => format!("further requests of this line are beyond --requests: {n}"),
+            false => format!("all requests of this line are beyond --requests: {n}"),
         };
         let all: Vec<(Place, String)> = lost.into_iter().map(|(place, n)| (place.clone(), why(place, n))).collect();
         all.into_iter().for_each(|(place, why)| self.unasked(&place, why));

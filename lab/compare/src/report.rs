@@ -237,7 +237,7 @@ impl Report {
             let _ =
                 writeln!(out, "{place}: behind {upstream}: {requests} requests are not compared; the first: {request}");
         }
-        // A line without a request is no difference, but nothing is known of it.
+        // A line that was not tried is no difference, but nothing is known of it.
         for untried in self.untried.iter().filter(|u| all || !u.is_left_out) {
             let _ = writeln!(out, "{}: {}: {}", untried.place, untried.title(), untried.why);
         }
@@ -248,13 +248,13 @@ impl Report {
             let _ = writeln!(out, "made for this run: {made}");
         }
         if self.undecided > 0 {
-            let _ = writeln!(out, "undecided: {} entries, left out for this run", self.undecided);
+            let _ = writeln!(out, "entries of \"undecided\" that are left out for this run: {}", self.undecided);
         }
         let count = |is: fn(&Known) -> bool| self.found.iter().filter(|f| is(&f.known)).count();
         let _ = writeln!(
             out,
-            "{} requests and {} handshakes: {} differences not announced, {} accepted, {} announced, {} in every translation; {} lines \
-             without a request, {} not compared",
+            "{} requests and {} handshakes: {} differences not announced, {} accepted, {} announced, {} in every translation; notes: {} not \
+             tried, {} not compared",
             self.requests,
             self.handshakes,
             self.unannounced(),

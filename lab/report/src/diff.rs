@@ -148,12 +148,17 @@ impl Diff {
     pub fn text(&self) -> String {
         let mut s = String::new();
         let _ = writeln!(s, "A: run of {}\nB: run of {}", self.a, self.b);
-        let _ = writeln!(s, "Ratios are B ÷ A. All intervals together have {} %.", CONFIDENCE * 100.0);
+        let _ = writeln!(
+            s,
+            "Ratios are B ÷ A. All intervals together contain the true ratios with a probability of {} %.",
+            CONFIDENCE * 100.0
+        );
         let few = |f: &Ratio| f.low.is_some() && f.rounds.iter().any(|rounds| *rounds < MANY);
         if self.pages.iter().flat_map(|p| &p.figures).any(few) {
             let _ = writeln!(
                 s,
-                "With fewer than {MANY} rounds in a run, they are too narrow: confirm a difference with more."
+                "With fewer than {MANY} rounds in a run, the intervals are too narrow: confirm a difference with {MANY} \
+                 rounds or more."
             );
         }
         write_changes(&mut s, &self.conditions);

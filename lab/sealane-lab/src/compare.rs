@@ -66,7 +66,7 @@ struct One {
     /// Time limit for all requests together, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     time: u64,
-    /// Print only the differences that are neither announced nor accepted, and the lines without a request
+    /// Print only the differences that are neither announced nor accepted, and what was not tried
     #[arg(long, conflicts_with = "json")]
     unannounced: bool,
     /// Print the result as JSON

@@ -27,7 +27,7 @@ table! {
         example(4), aliases("workers", "threads", "nbthread", "worker_processes");
     /// How long open requests may continue after the first SIGTERM or Ctrl-C, and in the old process after an upgrade.
     /// A second signal stops the gateway immediately. Under systemd, the gateway extends the unit's `TimeoutStopSec=` to
-    /// this time plus 15 seconds.
+    /// the longer of `drain_timeout` and `drain_upgraded_timeout`, plus 15 seconds.
     drain_timeout: Time = Time::ANY, default("30s");
     /// The same for upgraded connections (WebSockets, `CONNECT`, over HTTP/1.1, HTTP/2 and HTTP/3) and relayed connections
     /// (`passthrough`): they may continue longer than requests, in the old process of an upgrade and after SIGTERM. When

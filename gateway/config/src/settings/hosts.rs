@@ -172,8 +172,8 @@ table! {
 table! {
     actions "";
 
-    /// Servers, written as in `servers` of `[[upstream]]` (also with `weight` and `backup`). All other settings of this
-    /// upstream have their defaults. Logs and metrics call the upstream `host NAME`, followed by the path of the route.
+    /// Servers, written as in `servers` of `[[upstream]]` (also with `weight`, `backup` and `drain`). All other settings of
+    /// this upstream have their defaults. Logs and metrics call the upstream `host NAME`, followed by the path of the route.
     to: Own<Vec<Entry>> = Own(entries, entries_shape), example(["http://127.0.0.1:3000"]),
         aliases("proxy_pass", "reverse_proxy");
     /// The name of an `[[upstream]]`.
@@ -248,10 +248,10 @@ table! {
     /// upstream as an ordinary request without it (HTTP/1.1), and an extended CONNECT gets 501 (HTTP/2, HTTP/3). A route
     /// without `upgrade` uses the host's `upgrade`. See [routing](page:routing#websocket-and-other-upgrades).
     upgrade: Flag = Flag, described("`true`; in a route the host's"), example(false), aliases("websocket", "websockets");
-    /// A table of URLs or paths of servers, and of those in their place, in the headers `Location` and `Refresh` of upstreams'
-    /// responses. A header that begins with a key of the table begins with its value instead. If several keys match, the
-    /// longest key applies. A route without `rewrite_location` uses the host's table. See
-    /// [routing](page:routing#addresses-in-responses).
+    /// A table for the headers `Location` and `Refresh` of upstreams' responses. A key is a URL or path as the server writes
+    /// it, and the value is the URL or path that the client gets instead. A header that begins with a key of the table
+    /// begins with its value instead. If several keys match, the longest key applies. A route without `rewrite_location`
+    /// uses the host's table. See [routing](page:routing#addresses-in-responses).
     rewrite_location: Own<Vec<Pair>> = Own(rewritten::locations, || Shape::Map(Box::new(Shape::Text(None)))),
         example({ "http://10.0.0.1:8080/app/" = "/" }), aliases("proxy_redirect");
     /// A table of paths: the attribute `Path` of cookies in upstreams' responses. It works as `rewrite_location` does. A route
@@ -264,7 +264,8 @@ table! {
         example({ "app.internal" = "example.com" }), aliases("proxy_cookie_domain");
     /// Which pages of other origins may read responses: a table, or `false` in a route. A route without `cors` uses
     /// the host's `cors`. For a route with `false`, preflights are requests like others: to let its servers answer them,
-    /// `methods` of the route must contain `OPTIONS`. See [routing](page:routing#pages-of-other-origins).
+    /// `methods` of the route, if it has this setting, must contain `OPTIONS`. See
+    /// [routing](page:routing#pages-of-other-origins).
     cors: Own<Cors> = Own(cross_origin::read, || Shape::Either(vec![Shape::Flag, Shape::Table(&cors::TABLE)])),
         example({ origins = ["https://app.example.com"] });
     /// Compress responses of upstreams for clients that accept it: `true`, a table, or `false` in a route. A route without

@@ -31,7 +31,8 @@ table! {
     /// A list of servers: `"http://HOST[:PORT]"` or `"https://HOST[:PORT]"` (the same scheme for all servers),
     /// `"HOST:PORT"` (https if there is `[upstream.tls]`), `"unix:PATH"` (without TLS), `"http+srv://_http._tcp.DOMAIN"` or
     /// `"https+srv://…"` (the servers that [SRV records](page:routing#srv-records) name), or, for `passthrough`,
-    /// `"tcp://HOST:PORT"`, `"tcp+srv://…"` or, for a listener with `mode = "udp"`, `"udp://HOST:PORT"`. A server can also be a table with `url`, `weight` and `backup`.
+    /// `"tcp://HOST:PORT"`, `"tcp+srv://…"` or, for a listener with `mode = "udp"`, `"udp://HOST:PORT"`.
+    /// A server can also be a table with `url`, `weight`, `backup` and `drain`.
     servers: Own<Vec<Entry>> = Own(read::entries, read::entries_shape), required(["http://127.0.0.1:3000"]),
         sets(["https://127.0.0.1:8443"]), aliases("backends", "urls");
     /// The HTTP version: `"1.1"`; `"2"` (HTTP/2; with TLS by ALPN, without TLS by prior knowledge; requests share

@@ -298,11 +298,13 @@ fn help(path: &Path, e: &io::Error) -> Option<String> {
             let me = rustix::process::geteuid().as_raw();
             Some(match std::fs::metadata(path) {
                 Ok(meta) => format!(
-                    "the file has mode {:04o} and owner {}:{}, but this program runs as user {me}: change the owner, \
-                     or run the program as a user that can read the file",
+                    "the file has mode {:04o} and owner {}:{}, but this program runs as user {me}. If this is \
+                     not the gateway's user, run the command as the gateway's user (sudo -u USER); otherwise `sudo chgrp \
+                     GROUP {file}; sudo chmod g+r {file}` with the group of the gateway's user",
                     meta.mode() & 0o777,
                     meta.uid(),
-                    meta.gid()
+                    meta.gid(),
+                    file = path.display()
                 ),
                 Err(_) => format!("user {me} has no permission to enter one of its parent folders"),
             })

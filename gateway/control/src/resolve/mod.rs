@@ -686,7 +686,8 @@ pub fn refused_here(config: &Config) -> Vec<Diagnostic> {
     {
         let message = format!("the user that runs this check cannot write {}", log.display());
         let help = "the gateway's user must be able to write this file: if the gateway runs as the same user, give the file or \
-                    its folder to this user"
+                    its folder to this user. sealane.service can write only to /run/sealane, /var/lib/sealane and \
+                    /var/log/sealane"
             .to_owned();
         found.push(place.diagnostic(Severity::Warning, message, Some(help)));
     }

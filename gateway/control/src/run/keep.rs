@@ -58,6 +58,11 @@ pub async fn stage(file: &Path, text: Vec<u8>, known: Print) -> Result<Staged, P
         Ok(Err(e)) => {
             let detail = match e.get_ref().and_then(|e| e.downcast_ref::<Irreplaceable>()) {
                 Some(why) => format!("not changed: {shown} {why}"),
+                None if e.kind() == io::ErrorKind::ReadOnlyFilesystem => format!(
+                    "cannot write into the folder of {shown}: {e}; under sealane.service, move the configuration to a folder \
+                     below /var/lib/sealane, and set ExecStart and ExecStartPre with systemctl edit, or add ReadWritePaths=; \
+                     or leave out keep=file (option --keep)"
+                ),
                 None => format!(
                     "cannot write into the folder of {shown}: {e}; the gateway's user must own the file and the folder"
                 ),
@@ -182,7 +187,13 @@ pub async fn store_certificate(folder: PathBuf, name: String, pem: Option<Bytes>
     match sealane_blocking::call(&asked, Instant::now() + LIMIT, work).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(e)) => {
-            let detail = format!("cannot write {shown}: {e}; the gateway's user must own \"storage\" of [admin]");
+            let detail = match e.kind() {
+                io::ErrorKind::ReadOnlyFilesystem => format!(
+                    "cannot write {shown}: {e}; under sealane.service, set \"storage\" of [admin] to a folder below \
+                     /var/lib/sealane"
+                ),
+                _ => format!("cannot write {shown}: {e}; the gateway's user must own \"storage\" of [admin]"),
+            };
             Err(Problem::new(409, detail))
         }
         Err(e) => Err(Problem::new(409, format!("cannot write {shown}: {e}"))),

@@ -293,9 +293,9 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
             import.decide(
                 d,
                 format!(
-                    "what this zone counts by, or its rate, cannot be translated: {}{burst}. To count by a header, and by the address without \
-                     this header, write two routes, one with headers = {{ X-Api-Key = true }}, and a limit for each. Clients that are not \
-                     limited belong into exempt",
+                    "the key of this zone, or its rate, cannot be translated: {}{burst}. To count by a header, and by the address without \
+                     this header, write two routes, one with headers = {{ X-Api-Key = true }}, and a limit for each. Write the addresses \
+                     of clients that are not limited into exempt",
                     crate::report::RATE_LIMIT
                 ),
             );
@@ -392,14 +392,15 @@ fn rate_limit<'d>(
 
 /// What a zone counts requests by, as the `key` of a limit.
 fn counted_by(import: &mut Import, word: &str) -> Option<String> {
-    let word = word.replace(['{', '}'], "");
+    let word = super::conditions::without_braces(word);
     Some(match word.as_str() {
         "$binary_remote_addr" | "$remote_addr" => "address".to_owned(),
         "$server_name" | "$host" | "$http_host" | "$ssl_server_name" => "sni".to_owned(),
         other => match exempting(import, other.strip_prefix('$')?) {
             true => "address".to_owned(),
             false => {
-                let name = super::conditions::header_name(other.strip_prefix("$http_")?);
+                // Only a header: with another variable behind it, the limit would count by a header that no request has.
+                let name = super::conditions::header_of(other)?;
                 // Requests without the header are not counted.
                 (!crate::values::is_claim(&name)).then(|| format!("header:{name}"))?
             }

@@ -235,6 +235,18 @@ pub(super) fn of_variable(variable: &str) -> Option<String> {
     }
 }
 
+/// `${name}` as `$name`. A text with more than one variable stays as it is.
+pub(super) fn without_braces(word: &str) -> String {
+    let name = word.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
+    name.map_or_else(|| word.to_owned(), |name| format!("${name}"))
+}
+
+/// The header of a text that is nothing but the variable of a header.
+pub(super) fn header_of(text: &str) -> Option<String> {
+    let name = text.strip_prefix("$http_").filter(|name| !name.is_empty())?;
+    name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_').then(|| header_name(name))
+}
+
 /// `$http_x_beta` is the header `X-Beta`.
 pub(super) fn header_name(variable: &str) -> String {
     let words: Vec<String> = variable

@@ -201,8 +201,9 @@ impl<'d> Known<'d> {
 }
 
 /// What to write in the place of a `geo` that no translated condition uses.
-const GEO: &str = "no setting has the name of this variable. Write its addresses where the variable decides: exempt of a [[rate_limit]] \
-     for clients that are not limited, allow of maintenance, allow or deny of a host or route";
+const GEO: &str = "the import translates no directive that uses this variable. Sealane has no variables: where a directive uses it to \
+     refuse or exempt clients, write its addresses into allow or deny of the host or route, exempt of the [[rate_limit]], or allow of \
+     maintenance. If no directive uses it so, only remove this entry";
 
 /// What is said of a directive that the import translates elsewhere, and for which nothing is written here.
 fn unused(d: &Directive) -> &'static str {

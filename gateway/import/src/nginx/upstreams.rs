@@ -132,12 +132,14 @@ fn servers_of<'d>(import: &mut Import<'d>, group: &'d Directive, target: &Target
                 }
             }
             "hash" => {
-                let by = d.word(1).unwrap_or("").replace(['{', '}'], "");
+                let by = super::conditions::without_braces(d.word(1).unwrap_or(""));
                 let by = match by.as_str() {
                     "$remote_addr" | "$binary_remote_addr" => Some("address".to_owned()),
                     other => match (other.strip_prefix("$http_"), other.strip_prefix("$cookie_")) {
-                        (Some(name), _) => Some(format!("header:{}", super::conditions::header_name(name))),
-                        (_, Some(name)) => Some(format!("cookie:{name}")),
+                        (Some(_), _) => super::conditions::header_of(other).map(|name| format!("header:{name}")),
+                        (_, Some(name)) if name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') => {
+                            Some(format!("cookie:{name}"))
+                        }
                         _ => None,
                     },
                 };

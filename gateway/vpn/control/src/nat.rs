@@ -102,7 +102,7 @@ fn nft(arguments: &[&str], input: &str) -> Result<()> {
             // What it has said beyond this is of no use.
             let _ = stderr.take(4096).read_to_string(&mut said);
         }
-        bail!("nft does not accept the rules (they need root and nf_tables): {}", said.trim());
+        bail!("nft does not accept the rules (they need CAP_NET_ADMIN and nf_tables): {}", said.trim());
     }
     Ok(())
 }

@@ -403,9 +403,13 @@ fn no_interface(device: &str, kind: io::ErrorKind) -> String {
     let device = device.replace("%d", "0");
     let remedy = match kind {
         io::ErrorKind::NotFound => {
-            "there is no /dev/net/tun; run `sudo modprobe tun`, or pass the device to the container"
+            "there is no /dev/net/tun: under sealane.service, install the package sealane-openvpn; in a container, pass the \
+             device; otherwise run `sudo modprobe tun`"
         }
-        _ => "this needs CAP_NET_ADMIN and /dev/net/tun",
+        _ => {
+            "this needs CAP_NET_ADMIN and /dev/net/tun: under sealane.service, install the package sealane-openvpn; \
+             otherwise start as root"
+        }
     };
     format!("cannot create the tunnel's interface {device} ({remedy})")
 }

@@ -209,7 +209,8 @@ impl<'p, 'n> Frontend<'p, 'n> {
             claimed(held, network, self.trusted()).into_iter().for_each(|d| self.push(plan, d));
         }
         if rule.networks().nth(MAX_NETWORKS).is_some() {
-            plan.unasked(&rule.node.place, format!("claims of addresses in more than {MAX_NETWORKS} of its networks"));
+            let why = format!("only the first {MAX_NETWORKS} networks are tried with a false X-Forwarded-For");
+            plan.unasked(&rule.node.place, why);
         }
         if held.times != Times::Once {
             rotating(held, self.trusted()).into_iter().for_each(|d| self.push(plan, d));
@@ -288,7 +289,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
             for bound in binds(node.word(1)) {
                 let Some((address, bound)) = bound else {
                     if quic_binds(node.word(1)).is_empty() {
-                        plan.unasked(&node.place, "a listener at a Unix socket, which the import does not translate");
+                        plan.unasked(&node.place, "the import translates no listeners at Unix sockets");
                     }
                     continue;
                 };
@@ -321,7 +322,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
                 n.words.iter().any(|w| w == "ssl") && binds(n.word(1)).iter().flatten().any(|(a, _)| *a == address)
             };
             if !self.proxy.section.all("bind").any(beside) {
-                plan.unasked(&node.place, "HTTP/3 without TLS over TCP at the same address");
+                plan.unasked(&node.place, "HTTP/3: no listener serves TLS over TCP at this address");
                 continue;
             }
             if !abilities.http3 {
@@ -488,7 +489,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
         let (hosts, paths) = self.dimensions();
         if hosts.len() * paths.len() > MAX_PAIRS {
             let more = hosts.len() * paths.len() - MAX_PAIRS;
-            plan.unasked(section, format!("{more} of the pairs of a host and a path that its rules name"));
+            plan.unasked(section, format!("{more} pairs of a host and a path that its rules name are not tried"));
         }
         let pairs = hosts.iter().flat_map(|h| paths.iter().map(move |p| (h, p))).take(MAX_PAIRS);
         for (host, path) in pairs {
@@ -564,10 +565,10 @@ impl<'p, 'n> Frontend<'p, 'n> {
                 self.push(plan, draft);
             }
             if let Some(first) = lost.first() {
-                plan.unasked(place, format!("{} keys of {file}, such as {first}: no request is known", lost.len()));
+                plan.unasked(place, format!("no request is known for {} keys of {file}, such as {first}", lost.len()));
             }
             if let Some(more) = lookup.map.entries.len().checked_sub(MAX_KEYS).filter(|n| *n > 0) {
-                plan.unasked(place, format!("{more} of the {} keys of {file}", lookup.map.entries.len()));
+                plan.unasked(place, format!("{more} of the {} keys of {file} are not tried", lookup.map.entries.len()));
             }
         }
         out
@@ -591,7 +592,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
         }
         held.iter().cloned().for_each(|d| self.push(plan, d));
         if node.name() == "use-server" {
-            plan.unasked(&node.place, "the choice between the servers of a group is not compared");
+            plan.unasked(&node.place, "which server of the group is chosen is not compared");
         }
         let first = held.into_iter().next()?;
         self.claims(rule, &first, plan);

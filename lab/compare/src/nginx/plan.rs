@@ -172,7 +172,7 @@ fn with_suites(here: &[&Server<'_>], plan: &mut Plan) -> Vec<String> {
             true => out.push(name),
             false => plan.unasked(
                 chosen.map_or(&server.node.place, |n| &n.place),
-                format!("the suites of more than {MAX_SUITES} servers of one address"),
+                format!("only the suites of the first {MAX_SUITES} servers of this address are tried"),
             ),
         }
     }

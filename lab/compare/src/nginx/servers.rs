@@ -33,7 +33,7 @@ pub(super) fn servers<'n>(nodes: &[&'n Node], abilities: &Abilities, plan: &mut 
         for (place, words) in listens {
             let has = |word: &str| words.contains(&word);
             let Some(l) = words.first().and_then(|w| listen(w)) else {
-                plan.unasked(place, "a listener at a Unix socket, which the import does not translate");
+                plan.unasked(place, "the import translates no listeners at Unix sockets");
                 continue;
             };
             let quic = has("quic");
@@ -80,7 +80,7 @@ fn only_beside_tcp(server: &mut Server<'_>, all: &[Listener], abilities: &Abilit
     {
         let beside = all.iter().any(|o| o.address == l.address && o.tls && !o.quic);
         match (l.quic, beside) {
-            (true, false) => plan.unasked(&l.place, "HTTP/3 without TLS over TCP at the same address"),
+            (true, false) => plan.unasked(&l.place, "HTTP/3: no listener serves TLS over TCP at this address"),
             (true, true) if !abilities.http3 => {
                 plan.skip(
                     &l.place,

@@ -445,7 +445,8 @@ impl<'n> Site<'_, 'n> {
                 "if" => {
                     let wishes = self.of_if(node);
                     if wishes.iter().flatten().filter(|w| w.is_address()).nth(MAX_NETWORKS).is_some() {
-                        let why = format!("claims of addresses in more than {MAX_NETWORKS} of its networks");
+                        let why =
+                            format!("only the first {MAX_NETWORKS} networks are tried with a false X-Forwarded-For");
                         plan.unasked(&node.place, why);
                     }
                     let granted: Option<Vec<Draft>> = wishes.map(|wishes| {

@@ -398,7 +398,7 @@ fn requests_over_http2_grpc_and_unix_sockets_are_compared() {
     let output = compare("nginx", &file, &[]);
     let said = text(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(!said.contains("not compared: ") && !said.contains("without a request: "), "{said}");
+    assert!(!said.contains("not compared: ") && !said.contains("not tried: "), "{said}");
     for (from, to, part, aspect) in [
         ("X-Env = \"web\"", "X-Env = \"other\"", "unix:/run/app.sock", "request header x-env at the back-end"),
         ("http://10.0.0.1:50051", "http://10.0.0.2:8080", "location /shop.Cart/", "back-end"),
@@ -652,14 +652,14 @@ fn the_sites_of_a_map_are_asked_for_and_what_is_not_is_printed() {
     let said = text(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
     assert!(
-        said.contains("haproxy.cfg:10: without a request: no request is made for a part of its condition"),
+        said.contains("haproxy.cfg:10: not tried: no request is made for a part of its condition"),
         "{said}"
     );
     assert!(
-        said.contains("haproxy.cfg:16: without a request: no request reaches this backend and its rules"),
+        said.contains("haproxy.cfg:16: not tried: no request reaches this backend and its rules"),
         "{said}"
     );
-    assert!(!said.contains("haproxy.cfg:11: without a request"), "{said}");
+    assert!(!said.contains("haproxy.cfg:11: not tried"), "{said}");
     // One site goes to another server, and one is not there.
     for (from, to, host) in [
         ("http://10.0.0.2:3000", "http://10.0.0.1:3000", "blog.example.com"),

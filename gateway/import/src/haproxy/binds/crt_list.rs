@@ -134,7 +134,8 @@ pub(super) fn apply(entries: &[Entry], bind: &Bind, context: &Context, t: &mut L
         }
         let is_other = |e: &&Entry| e.options.is_empty() && e.names.iter().any(|name| asked.names.contains(name));
         if let Some(other) = entries.iter().find(is_other) {
-            let says = "clients that get this certificate are asked for theirs, too, because client_auth is for a name";
+            let says = "another entry of the list requires client certificates for this name. client_auth applies to names, not to \
+                        certificates, so clients that get this certificate are also asked for a client certificate";
             report.differs(bind.line.id, format!("{}: {says}", other.place));
         }
         let mut auth = asked.auth.clone();
