@@ -512,7 +512,8 @@ fn judge(
     }
     if report.requests < plan.drafts.len() {
         let place = &plan.drafts[report.requests].place;
-        let why = format!("the time is over (--time) before the last requests: {}", plan.drafts.len() - report.requests);
+        let why =
+            format!("the time is over (--time) before the last requests: {}", plan.drafts.len() - report.requests);
         report.untried.push(Untried { place: place.clone(), why, is_left_out: false });
     }
     for (handshakes, (there, here)) in plan.handshakes.iter().zip(there.handshakes.iter().zip(&here.handshakes)) {
