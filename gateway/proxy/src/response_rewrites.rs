@@ -81,8 +81,8 @@ fn replace(fields: &mut Fields, name: &[u8], changed: impl Fn(&[u8]) -> Option<V
         return;
     }
     let value_of = |value: &[u8]| changed(value).unwrap_or_else(|| value.to_vec());
-    let all: Vec<Vec<u8>> =
-        fields.iter().filter_map(|(_, own, value)| is_named(own).then(|| value_of(value))).collect();
+    let named = fields.iter().filter(|&(_, own, _)| is_named(own));
+    let all: Vec<Vec<u8>> = named.map(|(_, _, value)| value_of(value)).collect();
     fields.remove_named(name);
     for value in all {
         // They consist of valid values; what does not fit (4 GiB) is left out.

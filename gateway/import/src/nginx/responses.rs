@@ -1,5 +1,6 @@
 //! What responses say of a server's own address, path and domain: `proxy_redirect`, `proxy_cookie_path` and `proxy_cookie_domain`.
 
+use super::actions::parts_of_url;
 use super::headers::HostHeader;
 use super::locations::Location;
 use super::parser::Directive;
@@ -49,6 +50,15 @@ pub(super) fn rewrites<'d>(
 /// it has no reason to name this URL.
 fn usual(l: &Location, to: &Target, uri: Option<&str>, host: Option<&HostHeader>) -> Option<(String, String)> {
     let scheme = if to.tls { "https" } else { "http" };
+    let passes: Vec<&Directive> =
+        l.scope().blocks().filter_map(|block| block.iter().rfind(|d| d.name() == "proxy_pass")).collect();
+    if let [_, .., outermost] = passes[..] {
+        // A location inside another one inherits what that one replaces.
+        let (tls, authority, uri) = outermost.word(1).filter(|url| !has_variables(url)).and_then(parts_of_url)?;
+        let scheme = if tls { "https" } else { "http" };
+        // With a path, it is replaced by the path of that location, which is not known here.
+        return if uri.is_none() { location_pair(&format!("{scheme}://{authority}/"), "/") } else { None };
+    }
     if has_variables(to.authority) || to.authority.starts_with("unix:") {
         return None;
     }

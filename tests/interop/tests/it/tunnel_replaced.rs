@@ -255,7 +255,10 @@ fn a_replaced_server_writes_its_files_without_root() {
     mode("", 0o755);
     world.write("ipp.txt", "alice,10.88.1.7,\n");
     mode("ipp.txt", 0o600);
-    // A reload and an upgrade read the key and the configuration without root.
+    // A reload and an upgrade read the keys, the certificates and the configuration without root.
+    for name in ["ta.key", "pki/ca.crt", "pki/crl.pem", "pki/issued/server.crt"] {
+        mode(name, 0o644);
+    }
     std::os::unix::fs::chown(world.path("pki/private/server.key"), Some(NOBODY), None).expect("this is root");
     mode("pki/private/server.key", 0o400);
     import(&world);
