@@ -71,6 +71,7 @@ const PATHS: &[&str] = &[
     "certificate",
     "client_ca",
     "client_crl",
+    "client_secret_file",
     "crl",
     "dangerous_key_log",
     "file",
@@ -85,6 +86,7 @@ const PATHS: &[&str] = &[
     "passphrase_file",
     "password_file",
     "secret_file",
+    "socket",
     "status",
     "storage",
     "syslog_ca",
@@ -92,6 +94,7 @@ const PATHS: &[&str] = &[
     "tls_auth",
     "tls_crypt",
     "tls_crypt_v2",
+    "token_secret",
     "users",
 ];
 /// Settings that are lists of paths.

@@ -417,9 +417,7 @@ fn refuses_replacing(error: &Error) -> bool {
         // Nothing was asked: the authority has no renewal information.
         Error::Unsupported(_) => true,
         Error::Api(problem) => {
-            // Pebble has an internal error if it does not find the certificate.
-            let kinds = ["alreadyReplaced", "malformed", "unauthorized", "conflict", "serverInternal"];
-            kind_of(problem).is_some_and(|kind| kinds.contains(&kind))
+            matches!(kind_of(problem), Some("alreadyReplaced" | "malformed" | "unauthorized" | "conflict"))
         }
         _ => false,
     }

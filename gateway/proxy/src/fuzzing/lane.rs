@@ -289,7 +289,14 @@ impl Stack {
             }
         }
         let asleep = (0..ROUNDS).any(|_| self.proxy.turn(&mut self.cx) == After::Sleep);
-        assert!(asleep, "a lane that never sleeps");
+        assert!(
+            asleep,
+            "a lane that never sleeps: later {}, work {}, shared {}, admission {}",
+            self.proxy.exchanges.has_later(),
+            self.proxy.exchanges.has_work(),
+            self.proxy.connections.has_shared(),
+            !self.proxy.admission.is_empty(),
+        );
         let mut moved = false;
         for peer in &mut self.peers {
             moved |= peer.receive(&mut self.buffer);
