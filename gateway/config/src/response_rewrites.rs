@@ -131,7 +131,7 @@ mod tests {
     fn texts_are_checked() {
         let said = |line: &str| {
             let text = format!(
-                "[[listener]]\naddress = \":1\"\n[[host]]\nnames = [\"a\"]\nto = [\"http://127.0.0.1:1\"]\n{line}\n"
+                "[[listener]]\naddress = \":1\"\n[[host]]\nnames = [\"a\"]\nto = [\"http://127.0.0.1:2\"]\n{line}\n"
             );
             let document = Document::of_file(Path::new("f"), text.as_bytes()).unwrap();
             document.read_offline().err().map(|errors| errors.to_string()).unwrap_or_default()

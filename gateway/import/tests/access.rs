@@ -90,7 +90,7 @@ fn lists_of_nginx_are_inherited_as_a_whole() {
         &site(
             "deny 192.0.2.1; location / { proxy_pass http://10.0.0.1; } location = /x { proxy_pass http://10.0.0.2; }",
         ),
-        &["upstream = \"10.0.0.1\"", "deny = [\"192.0.2.1\"]"],
+        &["listeners = [\"0.0.0.0:80\"]", "deny = [\"192.0.2.1\"]"],
     );
     // `return` answers before addresses are looked at.
     let redirect = self::lines("nginx", &site("deny all; location / { return 301 https://a.example/; }"));

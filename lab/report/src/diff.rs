@@ -375,7 +375,7 @@ mod tests {
         assert!(diff.text().contains("no interval: 5 and 12 rounds"), "{}", diff.text());
         let warns = |rounds: usize| {
             let diff = Diff::of(&report(1.0, rounds), &report(1.0, 20), 0.01).unwrap();
-            diff.text().contains("they are too narrow")
+            diff.text().contains("the intervals are too narrow")
         };
         assert_eq!([5, 19, 20].map(warns), [false, true, false]);
     }
