@@ -79,7 +79,9 @@ fn words<'o>(options: impl IntoIterator<Item = &'o &'o str>) -> BTreeSet<&'o str
 /// Writes `push` in place of what is there.
 fn push(world: &World, toml: &str, options: &[&str]) {
     let list: Vec<String> = options.iter().map(|option| format!("{option:?}")).collect();
-    world.write("vpn/tunnel.toml", &format!("{toml}push = [{}]\n", list.join(", ")));
+    // An empty list is an error.
+    let line = if list.is_empty() { String::new() } else { format!("push = [{}]\n", list.join(", ")) };
+    world.write("vpn/tunnel.toml", &format!("{toml}{line}"));
 }
 
 /// What a client has been sent by this command, option by option.
