@@ -167,7 +167,7 @@ fn absolute(key: &str, value: &mut Value, at: &dyn Fn(&str) -> PathBuf) {
 
 /// Whether other tables have a setting of this name that is no path.
 fn is_word(key: &str) -> bool {
-    matches!(key, "file" | "key" | "log" | "management" | "page" | "status" | "users")
+    matches!(key, "file" | "key" | "log" | "management" | "page" | "socket" | "status" | "users")
 }
 
 /// Makes the paths in `${file:PATH}` absolute.
