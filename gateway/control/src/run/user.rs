@@ -54,7 +54,7 @@ fn give_file(path: &Path, (uid, gid): (u32, u32), root: u32) -> io::Result<bool>
     if about.uid() != root || others_may_change(&about) {
         return Ok(false);
     }
-    // In the folder that was looked at. Whoever waits at a pipe does not hold up the start.
+    // In the folder that was checked. If the file is a pipe, the start does not wait for its other end.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(openat(&folder, name, flags, Mode::from_raw_mode(0o640))?);
     let about = file.metadata()?;

@@ -622,7 +622,7 @@ fn what(words: &[String]) -> What {
             "Sealane takes the client's address only from X-Forwarded-For or Forwarded, and only from the addresses \
              in trusted_proxies: write trusted_proxies in the [[listener]], and let the proxy in front send \
              X-Forwarded-For, or Forwarded with client_address_header = \"Forwarded\". The proxy must replace the \
-             X-Forwarded-For of its clients or append to it: whoever can choose its last address has that address in all rules",
+             X-Forwarded-For of its clients or append to it: a client that can choose its last address has that address in all rules",
         ),
         ("http-request", "cache-use") | ("http-response", "cache-store") => {
             What::Skip("Sealane has no cache: put a cache between Sealane and the server, or let the server cache")
