@@ -263,8 +263,8 @@ table! {
     rewrite_cookie_domain: Own<Vec<Pair>> = Own(rewritten::cookie_domains, || Shape::Map(Box::new(Shape::Text(None)))),
         example({ "app.internal" = "example.com" }), aliases("proxy_cookie_domain");
     /// Which pages of other origins may read responses: a table, or `false` in a route. A route without `cors` uses
-    /// the host's `cors`. For a route with `false`, preflights are requests like others: to let its servers answer them,
-    /// `methods` of the route, if it has this setting, must contain `OPTIONS`. See
+    /// the host's `cors`. For a route with `false`, preflights are requests like others. If its servers are to answer them, the
+    /// route must accept OPTIONS: if it has `methods`, add `OPTIONS` to them. See
     /// [routing](page:routing#pages-of-other-origins).
     cors: Own<Cors> = Own(cross_origin::read, || Shape::Either(vec![Shape::Flag, Shape::Table(&cors::TABLE)])),
         example({ origins = ["https://app.example.com"] });
