@@ -304,7 +304,7 @@ fn help(path: &Path, e: &io::Error) -> Option<String> {
                     meta.mode() & 0o777,
                     meta.uid(),
                     meta.gid(),
-                    file = path.display()
+                    file = sealane_config::shell_word(path.display())
                 ),
                 Err(_) => format!("user {me} has no permission to enter one of its parent folders"),
             })

@@ -301,7 +301,7 @@ pub fn while_running(mut errors: Errors) -> Errors {
 /// Reads the main file of a configuration, and how it was.
 async fn read_main(path: &Path, deadline: Instant) -> Result<Content, Errors> {
     files::read(path, deadline).await.map_err(|(Unreadable { why, help }, missing)| {
-        let name = path.display();
+        let name = sealane_config::shell_word(path.display());
         let start = || format!("{START_HELP}: sealane config example > {name}");
         let help = if missing { Some(start()) } else { help };
         about_file(path, format!("cannot read the configuration: {why}"), help)
