@@ -109,7 +109,7 @@ async fn run(profile: Profile, interface: &mut Interface) -> Result<()> {
     let config =
         Config { role: Role::Client, interface: profile.device.clone(), mtu: profile.mtu, ..Config::default() };
     let plane = UserPlane::start(&config, sockets, sink).map_err(|e| {
-        let what = no_interface(&profile.device, Role::Client, e.kind());
+        let what = no_interface(&profile.device, true, e.kind());
         anyhow::Error::new(e).context(what)
     })?;
     let plane: Arc<dyn Plane> = Arc::new(plane);

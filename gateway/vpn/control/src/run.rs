@@ -92,7 +92,7 @@ impl Vpn {
         let (sink, outlet) = server::inbox();
         let started = sealane_tunnel::start(settings.data_plane, &config(&settings), sockets, sink);
         let Started { plane, not_kernel } = started.map_err(|e| {
-            let what = no_interface(&settings.device, Role::Server, e.kind());
+            let what = no_interface(&settings.device, false, e.kind());
             anyhow::Error::new(e).context(what)
         })?;
         let notes = notes(plane.as_ref(), not_kernel, &settings);
@@ -399,17 +399,17 @@ fn reached(settings: &Settings) -> Networks {
     reached
 }
 
-/// Why there is no interface, and what to do.
-pub(crate) fn no_interface(device: &str, role: Role, kind: io::ErrorKind) -> String {
+/// Why there is no interface, and what to do. `of_client`: for the client, not for the server.
+pub(crate) fn no_interface(device: &str, of_client: bool, kind: io::ErrorKind) -> String {
     // The kernel replaces `%d` with the first number that is free.
     let device = device.replace("%d", "0");
-    let (package, start, setting) = match role {
-        Role::Server => (
+    let (package, start, setting) = match of_client {
+        false => (
             "under sealane.service, install the package sealane-openvpn; ",
             "otherwise start as root",
             "\"device\" in [tunnel]",
         ),
-        Role::Client => {
+        true => {
             ("", "start the client with sudo, or with the systemd unit sealane-client@NAME", "`dev` in the profile")
         }
     };
@@ -433,15 +433,15 @@ mod tests {
 
     #[test]
     fn what_to_do_depends_on_why_there_is_no_interface() {
-        let says = |role, kind| no_interface("tun%d", role, kind);
-        let taken = says(Role::Server, io::ErrorKind::AlreadyExists);
+        let says = |of_client, kind| no_interface("tun%d", of_client, kind);
+        let taken = says(false, io::ErrorKind::AlreadyExists);
         assert!(
             taken.contains("tun0 (is there an interface with this name?") && !taken.contains("CAP_NET_ADMIN"),
             "{taken}"
         );
-        assert!(says(Role::Client, io::ErrorKind::ResourceBusy).contains("`dev` in the profile"));
-        assert!(says(Role::Server, io::ErrorKind::PermissionDenied).contains("install the package sealane-openvpn"));
-        assert!(!says(Role::Client, io::ErrorKind::NotFound).contains("sealane.service"));
-        assert_eq!(says(Role::Client, io::ErrorKind::OutOfMemory), "cannot create the tunnel's interface tun0");
+        assert!(says(true, io::ErrorKind::ResourceBusy).contains("`dev` in the profile"));
+        assert!(says(false, io::ErrorKind::PermissionDenied).contains("install the package sealane-openvpn"));
+        assert!(!says(true, io::ErrorKind::NotFound).contains("sealane.service"));
+        assert_eq!(says(true, io::ErrorKind::OutOfMemory), "cannot create the tunnel's interface tun0");
     }
 }
