@@ -41,8 +41,8 @@ pub(super) fn exact(word: &str) -> Option<String> {
 }
 
 /// What is said of a regular expression for names that the import cannot write as names.
-pub(super) const EXPRESSION: &str = "the import cannot write this regular expression as names: write each name in names of a [[host]], or a \
-     pattern: \"*.example.com\" (one more label) or \"**.example.com\" (one or more)";
+pub(super) const EXPRESSION: &str = "the import cannot write this regular expression as names: write each name in names of a \
+     [[host]], or a pattern: \"*.example.com\" (one more label) or \"**.example.com\" (one or more)";
 
 /// Reads a word of `server_name`.
 pub(super) fn meaning(word: &str) -> Meaning {
