@@ -38,6 +38,13 @@ fn a_file_that_is_not_there() {
             path.display()
         )
     );
+    // The shell could not write an example into a folder that does not exist.
+    let deeper = path.with_file_name("none").join("none.toml");
+    let errors = sealane_control::resolve::load_and_wait(&deeper).unwrap_err().to_string();
+    let help = format!("help: {} exists, but the rest of the path does not", path.parent().unwrap().display());
+    assert!(errors.contains(&help) && !errors.contains("config example"), "{errors}");
+    let relative = sealane_control::resolve::load_and_wait(Path::new("no-such-folder/x.toml")).unwrap_err().to_string();
+    assert!(relative.contains("help: there is no folder no-such-folder"), "{relative}");
 }
 
 #[test]
