@@ -314,7 +314,9 @@ fn help(path: &Path, e: &io::Error) -> Option<String> {
             let parent = path.ancestors().skip(1).find(|p| p.exists() || p.as_os_str().is_empty())?;
             match path.parent() {
                 Some(folder) if folder == parent => None,
-                Some(folder) if parent.as_os_str().is_empty() => Some(format!("there is no folder {}", folder.display())),
+                Some(folder) if parent.as_os_str().is_empty() => {
+                    Some(format!("there is no folder {}", folder.display()))
+                }
                 _ => Some(format!("{} exists, but the rest of the path does not", parent.display())),
             }
         }

@@ -1,6 +1,7 @@
 //! What a person reads when the file is wrong.
 
 use super::files::Folder;
+use std::path::Path;
 
 #[test]
 fn every_mistake_is_reported_at_once() {
