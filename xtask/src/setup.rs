@@ -85,7 +85,7 @@ const PACKAGING: &[Need] = &[
     need("git", "git", "the commit that is built"),
     need("go", "golang-go", "nfpm, which Go builds from its module (Go 1.23 or newer)"),
     need("rpm", "rpm", "the check of the RPM packages"),
-    need("debootstrap", "debootstrap", "roots in which the packages are checked"),
+    need("debootstrap", "debootstrap", "a Debian system in which the packages are checked"),
     need(
         "/usr/share/keyrings/debian-archive-keyring.gpg",
         "debian-archive-keyring",
@@ -103,7 +103,7 @@ const PACKAGING: &[Need] = &[
     need("iptables", "iptables", "networks of containers"),
     need("/usr/lib/podman/netavark", "netavark", "networks of containers"),
     need("/usr/lib/podman/aardvark-dns", "aardvark-dns", "names of containers"),
-    need("curl", "curl", "requests to what is checked"),
+    need("curl", "curl", "requests to the containers that are checked"),
     need("openssl", "openssl", "a certificate for the compose file"),
     need("minisign", "minisign", "the signature of a release"),
 ];

@@ -297,8 +297,17 @@ fn store(section: Section, has_early_data: bool, has_automatic: bool) -> Option<
     if let Some(At { value: StoreUrl::Tcp { host, tls: false, .. }, span }) = &url
         && !is_local(host)
     {
-        let message = "the connection to the store is not encrypted: an attacker on the network path can read the password, and can \
-                       make the gateways accept early data again";
+        let parts = [
+            password_file.as_ref().map(|_| "read the password"),
+            early_data.as_ref().filter(|e| e.value).map(|_| "make the gateways accept early data again"),
+            rate_limits.then_some("change the counts of rate limits"),
+            Some("delete what the gateways share"),
+        ];
+        let can: Vec<&str> = parts.into_iter().flatten().collect();
+        let message = format!(
+            "the connection to the store is not encrypted: an attacker on the network path can {}",
+            can.join(", and can ")
+        );
         sink.warn(span, message, Some("write url = \"rediss://…\"".to_owned()));
     }
     let early = early_data.as_ref().is_some_and(|e| e.value);
@@ -355,7 +364,8 @@ fn secret(sink: &Sink, file: &At<PathBuf>) -> Option<Zeroizing<[u8; KEY]>> {
         let shown = file.value.display().to_string();
         let help = format!(
             "copy the file from another gateway of this store. Only for the first gateway, make one: (umask 077; openssl rand \
-             -base64 32 > {shown}) && {}",
+             -base64 32 > {}) && {}",
+            files::shell_word(&shown),
             files::readable_by_group(&shown)
         );
         sink.error(&file.span, format!("{}: this is not 32 bytes in base64", file.value.display()), Some(help));

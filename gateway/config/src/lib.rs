@@ -93,7 +93,7 @@ pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
 pub use edit::{ServerEdit, edit_servers};
 pub use example::example;
-pub use files::plain;
+pub use files::{plain, shell_word};
 pub use fleet::{
     KeyList, SharedEarlyData, SharedRateLimits, StoreSettings, StoreUrl, TicketKeySource, read_ticket_keys_again,
 };

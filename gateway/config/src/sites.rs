@@ -269,16 +269,16 @@ impl<'a, 't> View<'a, 't> {
                         && self.served(i, &sample).is_some_and(|other| self.is_way_to(other, own))
                 };
                 if let Some(deeper) = self.groups.iter().find(below) {
-                    let (names, under) = match deeper {
-                        NamePattern::Exact(name) => (format!("\"{name}\""), "this"),
+                    let (names, lead) = match deeper {
+                        NamePattern::Exact(name) => (format!("\"{name}\""), "this name leads"),
                         other => {
                             let suffix = other.suffix().unwrap_or(suffix);
-                            (format!("names with more labels, such as \"b.a.{suffix}\""), "such a")
+                            (format!("names with more labels, such as \"b.a.{suffix}\""), "these names lead")
                         }
                     };
                     let message = format!(
-                        "client_auth for \"{}\" does not apply to {names}: a client that uses {under} name reaches the same \
-                         host or servers, and needs no certificate that this client_auth accepts",
+                        "client_auth for \"{}\" does not apply to {names}: {lead} to the same host or servers, so a client \
+                         reaches them without a certificate that this client_auth accepts",
                         at.value
                     );
                     let help = format!("\"*\" stands for one label: write \"**.{suffix}\", for one or more labels");

@@ -63,7 +63,9 @@ pub(super) fn upstream(
                         }
                         _ => report.differs(
                             line.id,
-                            format!("{key} applies to all servers: the import writes the last value"),
+                            format!(
+                                "{key} applies to all servers, so this server also has the {key} of another server"
+                            ),
                         ),
                     }
                 }

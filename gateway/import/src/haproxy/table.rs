@@ -277,6 +277,13 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("log-send-hostname", NotNeeded("the system that collects logs adds the host's name")),
     ("log-steps", NotNeeded("a request is logged when it has ended")),
     ("stats", Missing(STATS)),
+    (
+        "stats socket",
+        Missing(
+            "[admin] socket accepts commands: `sealane server` drains a server or sets its weight, and `sealane api` adds and removes \
+             servers; `sealane status` and `top` show the state",
+        ),
+    ),
     ("errorfile", Translated(PAGES)),
     ("errorfiles", Translated(PAGES)),
     ("errorloc", Missing(ERRORS)),

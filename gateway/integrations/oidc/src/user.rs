@@ -34,7 +34,7 @@ impl User {
         }
         let groups = match &oidc.groups_claim {
             Some(claim) => groups(claims.get(claim)).ok_or_else(|| {
-                format!("the claim \"{claim}\" (groups_claim) is no list of at most {MAX_GROUPS} names of groups")
+                format!("the claim \"{claim}\" (groups_claim) is not a list of at most {MAX_GROUPS} names of groups")
             })?,
             None => Vec::new(),
         };
