@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sealane_lab_harness::rounds::Quiet;
 use sealane_lab_harness::{Bench, Experiment, Journal, Options, Sample, Spec, check_resumed, run};
-use sealane_lab_report::Page;
+use sealane_lab_report::{Finding, Outcome, Page};
 
 const FILE: &str = "
 name = 'fake'
@@ -61,6 +61,15 @@ impl Experiment for Fake {
     fn conclude(&self, page: &mut Page) {
         page.verdict = format!("{} parts.", page.parts.len());
     }
+
+    fn finding(&self, page: &Page) -> Option<Finding> {
+        let row = Finding::new("Fakes", "10 µs");
+        let measured = page.part("steady").and_then(|part| part.value("a", "cost"));
+        Some(match measured {
+            None => row,
+            Some(value) => row.found("Fakes cost something.", format!("{value} µs"), Outcome::Undecided),
+        })
+    }
 }
 
 fn fake(body: fn(&mut Bench<'_>) -> anyhow::Result<()>) -> Fake {
@@ -106,6 +115,19 @@ fn a_page_has_figures_voids_and_reasons() {
     assert_eq!(page.parts[1].skipped.as_deref(), Some("its subject would not start"));
     assert!(page.settings.iter().any(|f| f.value.contains("no-such-program-anywhere")), "{:?}", page.settings);
     assert_eq!(page.studies.len(), 1);
+    let finding = page.finding.as_ref().expect("the row of the study");
+    assert_eq!((finding.measured.as_str(), finding.outcome), ("10.5 µs", Outcome::Undecided));
+}
+
+#[test]
+fn a_study_has_its_row_even_if_the_experiment_could_not_run() {
+    let mut spec = Spec::parse(FILE).unwrap();
+    spec.subjects[1].optional = false;
+    let page = run(&Fake { spec, body: steady }, &options());
+    let why = page.obstacle.expect("a program that does not exist");
+    let finding = page.finding.expect("the row of the study");
+    assert_eq!(finding.outcome, Outcome::NotMeasured);
+    assert_eq!(finding.finding, format!("Not run here: {why}."));
 }
 
 #[test]

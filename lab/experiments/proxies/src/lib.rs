@@ -23,7 +23,7 @@ use sealane_lab_harness::workspace::{Backend, Key, Workspace};
 use sealane_lab_harness::{Bench, Experiment, Options, Program, Spec, client, programs, web};
 use sealane_lab_load::plan::Plan;
 use sealane_lab_load::tls::{TlsOptions, TlsVersions};
-use sealane_lab_report::Page;
+use sealane_lab_report::{Finding, Page};
 
 /// The experiment.
 #[derive(Debug)]
@@ -65,6 +65,10 @@ impl Experiment for Proxies {
 
     fn conclude(&self, page: &mut Page) {
         verdict::conclude(page);
+    }
+
+    fn finding(&self, page: &Page) -> Option<Finding> {
+        Some(verdict::finding(page))
     }
 }
 

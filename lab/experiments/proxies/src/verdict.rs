@@ -1,6 +1,7 @@
 //! What it comes to, in words made from the figures: nothing is said that was not measured in this run.
 
-use sealane_lab_report::{Page, number};
+use sealane_lab_harness::study;
+use sealane_lab_report::{Figure, Finding, Outcome, Page, number};
 
 use crate::knee;
 use crate::saturated::CPU;
@@ -67,6 +68,30 @@ fn first_out(page: &Page) -> Option<String> {
     ))
 }
 
+/// The study's main claim: when the rate rises, HAProxy with threads fails before NGINX.
+pub fn finding(page: &Page) -> Finding {
+    let told = study::data("proxies").unwrap_or_default();
+    let of = |name: &str| told["latency_at_85000_rps"][name].as_str().unwrap_or_default().to_owned();
+    let published = format!("at 85,000 requests/s: HAProxy with threads {}; NGINX {}", of("HAProxy MT"), of("NGINX"));
+    let row = Finding::new("HAProxy against NGINX", published);
+    let knee = |name: &str| -> Option<&Figure> {
+        page.part("knee-1.3")?.figures.iter().find(|f| f.measure == "knee" && f.subject == name)
+    };
+    let (Some(haproxy), Some(nginx)) = (knee("haproxy"), knee("nginx")) else { return row };
+    // The ends of a knee's interval are rates that were tried, not a range of rounds.
+    let outcome = Outcome::apart(haproxy, nginx);
+    let finding = match outcome {
+        Outcome::Confirmed => "When the rate of requests rises, HAProxy fails before NGINX.",
+        Outcome::Contradicted => "When the rate of requests rises, NGINX fails before HAProxy.",
+        _ => "HAProxy and NGINX fail at about the same rate of requests.",
+    };
+    let rate = |f: &Figure| {
+        let (held, broke) = f.interval();
+        format!("{} good at {}/s, bad at {}/s", f.subject, number::short(held), number::short(broke))
+    };
+    row.found(finding, format!("{}; {}", rate(haproxy), rate(nginx)), outcome)
+}
+
 /// Advice for operators of a proxy; each sentence only if this run shows it.
 fn advice(page: &Page) -> Vec<String> {
     let mut list = Vec::new();
@@ -101,7 +126,7 @@ fn advice(page: &Page) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use sealane_lab_report::{Figure, Part, Subject};
+    use sealane_lab_report::{Part, Subject};
 
     use super::*;
 
@@ -121,6 +146,24 @@ mod tests {
         let said = costs(&page(), "keepalive", CPU, "A request").unwrap();
         assert_eq!(said, "A request: sealane 21, nginx 35 µs");
         assert_eq!(costs(&page(), "resumed", CPU, "x"), None);
+    }
+
+    #[test]
+    fn the_first_to_fail_is_compared_with_the_study() {
+        let with = |haproxy: (f64, f64), nginx: (f64, f64)| {
+            let mut part = Part::new("knee-1.3", "", "");
+            for (name, (held, broke)) in [("haproxy", haproxy), ("nginx", nginx)] {
+                part.push(Figure::new(name, "knee", held, "/s").between(held, broke));
+            }
+            finding(&Page { parts: vec![part], ..Page::default() })
+        };
+        let row = with((12_000.0, 13_000.0), (14_000.0, 15_000.0));
+        assert_eq!(row.outcome, Outcome::Confirmed);
+        assert!(row.published.contains("1,100 ms") && row.published.contains("8 ms"), "{}", row.published);
+        assert_eq!(row.measured, "haproxy good at 12,000/s, bad at 13,000/s; nginx good at 14,000/s, bad at 15,000/s");
+        assert_eq!(with((14_000.0, 15_000.0), (12_000.0, 13_000.0)).outcome, Outcome::Contradicted);
+        assert_eq!(with((12_000.0, 14_500.0), (14_000.0, 15_000.0)).outcome, Outcome::Undecided);
+        assert_eq!(finding(&page()).outcome, Outcome::NotMeasured);
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod ways;
 
 use sealane_lab_emulator::{Link, LinkConfig};
 use sealane_lab_harness::{Bench, Experiment, Options, Spec};
-use sealane_lab_report::Page;
+use sealane_lab_report::{Finding, Page};
 use std::time::Duration;
 
 /// The experiment.
@@ -43,6 +43,10 @@ impl Experiment for SynTls {
 
     fn conclude(&self, page: &mut Page) {
         verdict::conclude(page);
+    }
+
+    fn finding(&self, page: &Page) -> Option<Finding> {
+        Some(verdict::finding(page))
     }
 }
 

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 
 use anyhow::anyhow;
 use sealane_lab_harness::{Bench, Experiment, Options, Spec};
-use sealane_lab_report::{Fact, Figure, Page, Part, Subject};
+use sealane_lab_report::{Fact, Figure, Finding, Page, Part, Subject};
 use sealane_lab_stacks::builder::{Builder, Built};
 use sealane_lab_stacks::catalogue;
 use sealane_lab_stacks::elf::Images;
@@ -93,6 +93,10 @@ impl Experiment for TlsStacks {
 
     fn conclude(&self, page: &mut Page) {
         verdict::conclude(page);
+    }
+
+    fn finding(&self, page: &Page) -> Option<Finding> {
+        Some(verdict::finding(page))
     }
 }
 

@@ -8,7 +8,7 @@ mod verdict;
 
 use sealane_lab_harness::workspace::Workspace;
 use sealane_lab_harness::{Bench, Experiment, Spec};
-use sealane_lab_report::Page;
+use sealane_lab_report::{Finding, Page};
 
 /// The experiment.
 #[derive(Debug)]
@@ -35,6 +35,10 @@ impl Experiment for TlsVersions {
 
     fn conclude(&self, page: &mut Page) {
         verdict::conclude(page);
+    }
+
+    fn finding(&self, page: &Page) -> Option<Finding> {
+        Some(verdict::finding(page))
     }
 }
 
