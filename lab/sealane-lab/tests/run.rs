@@ -388,6 +388,11 @@ fn all_is_one_report_in_which_what_cannot_run_says_why() {
     assert_eq!(pages.iter().map(|p| p["name"].as_str().unwrap()).collect::<Vec<_>>(), ["proxies", "tls-versions"]);
     assert!(pages[0]["obstacle"].as_str().unwrap().contains("/nowhere/haproxy"), "{}", pages[0]);
     assert!(json["verdict"].as_str().unwrap().contains("not run here"), "{}", json["verdict"]);
+    for page in pages {
+        assert_eq!(page["finding"]["outcome"], "not-measured", "{page}");
+    }
+    assert!(json["verdict"].as_str().unwrap().contains("2 not measured"), "{}", json["verdict"]);
+    assert!(pages[0]["finding"]["finding"].as_str().unwrap().starts_with("Not run here: "), "{}", pages[0]["finding"]);
     assert!(!pages[1]["parts"][0]["figures"].as_array().unwrap().is_empty(), "{}", pages[1]);
 }
 

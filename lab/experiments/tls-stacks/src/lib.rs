@@ -1,6 +1,7 @@
 //! The experiment `tls-stacks`: what `sealane-lab stacks` builds, as a page of the report, the study's figures beside.
 
 mod counts;
+mod model;
 mod scaling;
 mod speed;
 mod verdict;
@@ -86,6 +87,7 @@ impl Experiment for TlsStacks {
         bench.part("cost", |b, p| speed::cost(b, p, &stacks))?;
         bench.part("profile", |b, p| speed::profile(b, p, &stacks))?;
         bench.part("scaling", |b, p| scaling::scaling(b, p, &stacks))?;
+        bench.part("model", |b, p| model::model(&b.page, p))?;
         bench.part("bulk", |b, p| speed::bulk(b, p, &stacks))?;
         bench.part("features", |_, p| features(p, &stacks))?;
         Ok(())
