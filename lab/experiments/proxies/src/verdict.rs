@@ -92,34 +92,38 @@ pub fn finding(page: &Page) -> Finding {
     row.found(finding, format!("{}; {}", rate(haproxy), rate(nginx)), outcome)
 }
 
-/// Advice for operators of a proxy; each sentence only if this run shows it.
+/// Advice for operators of a proxy; each sentence once, with those subjects for which this run shows it.
 fn advice(page: &Page) -> Vec<String> {
+    let value = |id: &str, name: &str| page.part(id).and_then(|p| p.value(name, CPU));
+    let (mut kept_open, mut ecdsa_first, mut resumed_often) = (Vec::new(), Vec::new(), Vec::new());
+    for name in page.subjects.iter().map(|s| &s.name) {
+        let Some(full) = value("full-ecdsa", name) else { continue };
+        if let Some(kept) = value("keepalive", name).filter(|kept| full > 3.0 * kept) {
+            kept_open.push(format!("{} requests ({name})", number::short((full / kept).round())));
+        }
+        if let Some(rsa) = value("full-rsa", name).filter(|rsa| *rsa > 1.5 * full) {
+            ecdsa_first.push(format!("{} times ({name})", number::short(rsa / full)));
+        }
+        if let Some(saved) = value("resumed", name).map(|resumed| 1.0 - resumed / full).filter(|saved| *saved > 0.1) {
+            resumed_often.push(format!("{:.0} % ({name})", saved * 100.0));
+        }
+    }
     let mut list = Vec::new();
-    let value = |id: &str, measure: &str, name: &str| page.part(id).and_then(|p| p.value(name, measure));
-    for subject in &page.subjects {
-        let name = &subject.name;
-        if let (Some(full), Some(kept)) = (value("full-ecdsa", CPU, name), value("keepalive", CPU, name))
-            && full > 3.0 * kept
-        {
-            list.push(format!(
-                "Keep connections open: with {name} a new connection costs as much CPU time as {} requests on a kept connection.",
-                number::short((full / kept).round())
-            ));
-        }
-        if let (Some(rsa), Some(ecdsa)) = (value("full-rsa", CPU, name), value("full-ecdsa", CPU, name))
-            && rsa > 1.5 * ecdsa
-        {
-            list.push(format!(
-                "Prefer ECDSA P-256 certificates to RSA-2048: a full handshake costs {name} {} times as much with RSA.",
-                number::short(rsa / ecdsa)
-            ));
-        }
-        if let (Some(full), Some(resumed)) = (value("full-ecdsa", CPU, name), value("resumed", CPU, name)) {
-            let share = (1.0 - resumed / full) * 100.0;
-            if share > 10.0 {
-                list.push(format!("Let clients resume sessions: this saves {name} {share:.0} % of the CPU time of a full ECDSA handshake."));
-            }
-        }
+    if !kept_open.is_empty() {
+        let all = kept_open.join(", ");
+        list.push(format!(
+            "Keep connections open: a new connection costs as much CPU time as this many requests on a kept connection: {all}."
+        ));
+    }
+    if !ecdsa_first.is_empty() {
+        let all = ecdsa_first.join(", ");
+        list.push(format!(
+            "Prefer ECDSA P-256 certificates to RSA-2048: with RSA, the CPU time of a full handshake is {all} as high."
+        ));
+    }
+    if !resumed_often.is_empty() {
+        let all = resumed_often.join(", ");
+        list.push(format!("Let clients resume sessions: of the CPU time of a full ECDSA handshake, this saves {all}."));
     }
     list
 }
@@ -170,6 +174,14 @@ mod tests {
     fn advice_is_given_only_where_it_follows() {
         let list = advice(&page());
         assert_eq!(list.len(), 1, "{list:?}");
-        assert!(list[0].contains("nginx a new connection costs as much CPU time as 18 requests"), "{list:?}");
+        assert!(list[0].ends_with("requests on a kept connection: 18 requests (nginx)."), "{list:?}");
+
+        let mut page = page();
+        page.parts[0].push(Figure::new("haproxy", CPU, 50.0, "µs"));
+        page.parts[1].push(Figure::new("haproxy", CPU, 700.0, "µs"));
+        page.subjects.push(Subject { name: "haproxy".into(), ..Subject::default() });
+        let list = advice(&page);
+        assert_eq!(list.len(), 1, "one sentence for all: {list:?}");
+        assert!(list[0].ends_with("18 requests (nginx), 14 requests (haproxy)."), "{list:?}");
     }
 }

@@ -85,8 +85,9 @@ pub fn finding(page: &Page) -> Finding {
     row.found(finding, told.join("; "), outcome)
 }
 
+/// Each sentence once, with those servers for which this run shows it.
 fn advice(page: &Page) -> Vec<String> {
-    let mut list = Vec::new();
+    let (mut newer, mut early_data) = (Vec::new(), Vec::new());
     for server in page.subjects.iter().map(|s| &s.name) {
         let Some(part) = page.part("distance") else { continue };
         let measure = distance_measure(server);
@@ -95,19 +96,24 @@ fn advice(page: &Page) -> Vec<String> {
         if let (Some(old), Some(new)) = (at("TLS 1.2 full"), at("TLS 1.3 full"))
             && old - new > far * 0.7
         {
-            list.push(format!(
-                "Offer TLS 1.3: it saves each new client of {server} about one round trip ({:.0} of {far:.0} ms).",
-                old - new
-            ));
+            newer.push(format!("{:.0} of {far:.0} ms ({server})", old - new));
         }
         if let (Some(full), Some(early)) = (at("TLS 1.3 full"), at("TLS 1.3 0-RTT"))
             && full - early > far * 0.7
         {
-            list.push(format!(
-                "For requests that may be repeated safely, 0-RTT saves returning clients of {server} one more round \
-                 trip. Let the application refuse all other requests with 425 (RFC 8470)."
-            ));
+            early_data.push(server.as_str());
         }
+    }
+    let mut list = Vec::new();
+    if !newer.is_empty() {
+        list.push(format!("Offer TLS 1.3: it saves each new client about one round trip: {}.", newer.join(", ")));
+    }
+    if !early_data.is_empty() {
+        list.push(format!(
+            "For requests that may be repeated safely, 0-RTT saves returning clients one more round trip ({}). Let the \
+             application refuse all other requests with 425 (RFC 8470).",
+            early_data.join(", ")
+        ));
     }
     list
 }
