@@ -2,6 +2,7 @@
 
 mod costs;
 mod distances;
+mod first;
 mod loss;
 mod place;
 mod quic;
@@ -52,6 +53,7 @@ impl Experiment for SynTls {
 
 fn parts(bench: &mut Bench<'_>, certificates: &place::Certificates) -> anyhow::Result<()> {
     bench.part("distances", |b, p| distances::measure(b, p, certificates))?;
+    bench.part("first-contact", |b, p| first::measure(b, p, certificates))?;
     bench.part("messages", |b, p| costs::messages(b, p, certificates))?;
     bench.part("cpu", |b, p| costs::cpu(b, p, certificates))?;
     bench.part("loss", |b, p| loss::measure(b, p, certificates))
