@@ -190,6 +190,8 @@ pub fn show(part: &mut Part, label: &str, beside: &str) {
         &added,
         "round trip, ms",
     );
+    // As in the study, beside its own figures.
+    part.lines(&format!("How much sooner, with 40 ms added, {k}"), &added, x(), Axis::linear("%"));
     part.grid(&format!("Round trips saved, {k}"), &format!("round trips saved, {k}"), "round trip, ms");
     let model = [format!("n, round trips, {k}"), format!("X + T, {k}")];
     part.table(&format!("The study's model X + n(P + Q) + T, fitted, {k}"), &[&model[0], &model[1]]);

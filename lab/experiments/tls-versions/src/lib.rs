@@ -2,6 +2,7 @@
 //! NGINX and Sealane; the study's twenty rows beside it.
 
 mod distance;
+mod loss;
 mod measure;
 mod study;
 mod verdict;
@@ -45,5 +46,6 @@ impl Experiment for TlsVersions {
 fn parts(bench: &mut Bench<'_>, workspace: &Workspace) -> anyhow::Result<()> {
     bench.part("loopback", |b, p| measure::loopback(b, p, workspace))?;
     bench.part("distance", |b, p| distance::measure(b, p, workspace))?;
+    bench.part("loss", |b, p| loss::measure(b, p, workspace))?;
     bench.part("study", |_, p| study::rows(p))
 }
