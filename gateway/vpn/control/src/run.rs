@@ -344,6 +344,7 @@ fn config(settings: &Settings) -> Config {
         mtu: settings.mtu,
         gather: settings.gather,
         access_lists: settings.has_access_lists(),
+        rates: settings.has_rates(),
         takes_connections: settings.shares_port,
         addresses: four.into_iter().chain(six).collect(),
         routes: behind_clients(settings).into_iter().collect(),
@@ -369,6 +370,9 @@ fn notes(plane: &dyn Plane, not_kernel: Option<String>, settings: &Settings) -> 
     }
     if settings.has_access_lists() && !plane.supports(Feature::AccessLists) {
         notes.push("the kernel's data plane has no access lists: the gateway refuses clients that have one".to_owned());
+    }
+    if settings.has_rates() && !plane.supports(Feature::Rates) {
+        notes.push("the kernel's data plane has no rates: the gateway refuses clients that have one".to_owned());
     }
     notes.extend(reached(settings).not_forwarded());
     notes

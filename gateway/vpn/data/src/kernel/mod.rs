@@ -34,6 +34,9 @@ use std::thread::JoinHandle;
 const NO_ACCESS_LISTS: &str =
     "the kernel's data plane has no access lists of peers; access lists need the user-space data plane";
 
+const NO_RATES: &str =
+    "the kernel's data plane has no rates of peers; upload_rate and download_rate need the user-space data plane";
+
 /// The kernel's plane as control sees it. Peers, keys and the interface go when it is dropped, unless it was handed over.
 pub struct KernelPlane {
     state: Arc<Mutex<State>>,
@@ -159,6 +162,9 @@ impl KernelPlane {
         if new.filter.is_some() {
             return Err(Refused::Unsupported(NO_ACCESS_LISTS));
         }
+        if !new.rates.is_unlimited() {
+            return Err(Refused::Unsupported(NO_RATES));
+        }
         if new.sent_peer != Some(new.peer) {
             return Err(Refused::Unsupported("the kernel sends DATA_V2 with the peer's own id only"));
         }
@@ -178,6 +184,9 @@ impl KernelPlane {
     fn peer_set(&self, id: PeerId, set: &PeerSet) -> Result<(), Refused> {
         if matches!(set.filter, Some(Some(_))) {
             return Err(Refused::Unsupported(NO_ACCESS_LISTS));
+        }
+        if set.rates.is_some_and(|rates| !rates.is_unlimited()) {
+            return Err(Refused::Unsupported(NO_RATES));
         }
         let mut state = self.state();
         let mut about = state.peers.get(&id).ok_or(Refused::NoPeer(id))?.clone();
@@ -342,7 +351,10 @@ fn cannot(config: &Config, sockets: &Sockets) -> Option<&'static str> {
             "client_to_client needs the user-space data plane: the kernel's plane passes packets between clients to the system",
         );
     }
-    config.access_lists.then_some(NO_ACCESS_LISTS)
+    if config.access_lists {
+        return Some(NO_ACCESS_LISTS);
+    }
+    config.rates.then_some(NO_RATES)
 }
 
 /// Removes what a process that died has left: its interface outlives it, and would keep the routes to our network. Of
