@@ -220,7 +220,8 @@ table! {
     /// The kernel needs Linux' `ovpn` module (6.16 and later). Without the module, the gateway refuses to start with `"kernel"`.
     /// `"auto"` selects user space if `listen` has a TCP address, if a listener has `tunnel = true`, if `client_to_client` is on, if
     /// there are access lists (`allow`, `deny`) or rates (`upload_rate`, `download_rate`), or if the kernel has no `ovpn` module. In
-    /// the kernel, `epoch` and `mssfix` have no effect. See [the tunnel](page:tunnel#kernel-data-plane).
+    /// the kernel, `epoch` and `mssfix` have no effect, and packets between clients (`client_to_client`) pass the system's routing and
+    /// filters. See [the tunnel](page:tunnel#kernel-data-plane).
     data_plane: Choice<DataPlane> = Choice(&[
         ("auto", DataPlane::Auto), ("user", DataPlane::User), ("kernel", DataPlane::Kernel)]), default("auto");
     /// A file of events, one JSON object per line: `connect`, `refused`, `renew`, `move`, `key_exchange_failed`,

@@ -374,6 +374,12 @@ fn notes(plane: &dyn Plane, not_kernel: Option<String>, settings: &Settings) -> 
     if settings.has_rates() && !plane.supports(Feature::Rates) {
         notes.push("the kernel's data plane has no rates: the gateway refuses clients that have one".to_owned());
     }
+    if settings.client_to_client && !plane.supports(Feature::ClientToClient) {
+        notes.push(
+            "client_to_client with the kernel's data plane: packets between clients pass the system's forwarding and firewall"
+                .to_owned(),
+        );
+    }
     notes.extend(reached(settings).not_forwarded());
     notes
 }

@@ -545,6 +545,8 @@ pub enum Feature {
     AccessLists,
     /// [`PeerNew::rates`].
     Rates,
+    /// Packets between peers that the system does not see.
+    ClientToClient,
 }
 
 /// A data plane.

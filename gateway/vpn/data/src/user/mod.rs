@@ -410,7 +410,8 @@ impl Plane for UserPlane {
             | Feature::Inband
             | Feature::HandOver
             | Feature::AccessLists
-            | Feature::Rates => true,
+            | Feature::Rates
+            | Feature::ClientToClient => true,
         }
     }
 
