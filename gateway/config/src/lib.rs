@@ -110,6 +110,7 @@ pub use redirects::{RedirectTables, read_redirects_again};
 pub use reference::generated;
 pub use revocation::{
     CertificateDigest, FetchedList, Revocation, RevocationSettings, Staples, hex, read_revocation_lists_again,
+    read_tunnel_lists_again,
 };
 pub use schema::schema;
 pub use sealane_passwords::Users;

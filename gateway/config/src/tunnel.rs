@@ -718,7 +718,7 @@ fn tls(section: &Section, optional: bool) -> Option<TlsParts> {
         None => return None,
     };
     let crls = match &crl {
-        Some(crl) => load::revocation_lists(sink, crl)?.lists.iter().map(|list| list.to_vec()).collect(),
+        Some(crl) => load::tunnel_revocation_lists(sink, crl)?.lists.iter().map(|list| list.to_vec()).collect(),
         None => Vec::<Vec<u8>>::new(),
     };
     let (cert, key) = (cert?, key);

@@ -649,11 +649,23 @@ pub(crate) fn trust_anchors(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<Certi
 
 /// Revocation lists of a PEM or DER file; at least one.
 pub(crate) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<RevocationLists> {
+    lists_of(sink, file, crl::List::read)
+}
+
+/// The same for the tunnel, which also takes lists of X.509 version 1, as OpenVPN does.
+pub(crate) fn tunnel_revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<RevocationLists> {
+    lists_of(sink, file, crl::List::read_any_version)
+}
+
+/// Reads one list in DER. The error says what is wrong with it, in words.
+type ReadList = fn(&[u8]) -> Result<crl::List, String>;
+
+fn lists_of(sink: &Sink, file: &At<PathBuf>, read: ReadList) -> Option<RevocationLists> {
     let Some(content) = sink.content(&file.value) else {
         return Some(RevocationLists { source: file.value.clone(), ..RevocationLists::default() });
     };
     let bytes = files::bytes_of(sink, "revocation list", file, content)?;
-    match parse_revocation_lists(&file.value, bytes) {
+    match parse_lists(&file.value, bytes, read) {
         Ok(lists) => Some(lists),
         Err(why) => {
             let shown = file.value.display();
@@ -666,6 +678,10 @@ pub(crate) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<Revoca
 
 /// Reads revocation lists in PEM or DER; at least one. The error says what is wrong, in words.
 pub fn parse_revocation_lists(source: &Path, bytes: &[u8]) -> Result<RevocationLists, String> {
+    parse_lists(source, bytes, crl::List::read)
+}
+
+fn parse_lists(source: &Path, bytes: &[u8], read: ReadList) -> Result<RevocationLists, String> {
     let lists = match CertificateRevocationListDer::pem_slice_iter(bytes).collect::<Result<Vec<_>, _>>() {
         Ok(found) if found.is_empty() && looks_like_der(bytes) => {
             vec![CertificateRevocationListDer::from(bytes.to_vec())]
@@ -677,9 +693,9 @@ pub fn parse_revocation_lists(source: &Path, bytes: &[u8]) -> Result<RevocationL
     let mut out = RevocationLists { source: source.to_path_buf(), ..RevocationLists::default() };
     let mut digest = Context::new(&SHA256);
     for list in lists {
-        let read = crl::List::read(&list).map_err(|e| format!("this revocation list cannot be used: {e}"))?;
-        digest.update(&read.digest);
-        out.next_update = [out.next_update, read.next_update].into_iter().flatten().min();
+        let about = read(&list).map_err(|e| format!("this revocation list cannot be used: {e}"))?;
+        digest.update(&about.digest);
+        out.next_update = [out.next_update, about.next_update].into_iter().flatten().min();
         out.lists.push(list);
     }
     out.digest.copy_from_slice(digest.finish().as_ref());
