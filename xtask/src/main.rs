@@ -106,11 +106,7 @@ enum Command {
     /// Fetch OpenVPN 2.7 from a newer suite of Debian for the interop tests, with its own libraries (target/openvpn)
     Openvpn,
     /// Test the tunnel's kernel data plane in a virtual machine (Debian's qemu and a kernel with `ovpn`)
-    OvpnVm {
-        /// Kernel packages to use instead of fetching the newest from the mirror
-        #[arg(long, value_name = "FILE.deb", num_args = 1..)]
-        kernel: Vec<std::path::PathBuf>,
-    },
+    OvpnVm(ovpn_vm::Options),
     /// Evaluate the packaged rules, alerts and dashboards with a newer Prometheus (3.x), with classic and with native histograms
     Prometheus,
     /// Cause the ten faults of docs/how-to/troubleshooting.md, and take the pictures of the status page and of `sealane top`
@@ -170,7 +166,7 @@ fn main() -> ExitCode {
         Command::Soak(options) => Workspace::load().and_then(|w| soak::run(&w, &options)),
         Command::Sanitize(options) => Workspace::load().and_then(|w| sanitize::run(&w, &options)),
         Command::Openvpn => Workspace::load().and_then(|w| openvpn::run(&w)),
-        Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
+        Command::OvpnVm(options) => ovpn_vm::run(&options),
         Command::Prometheus => prometheus::run(),
         Command::Pictures => Workspace::load().and_then(|w| steps::pictures(&w)),
         Command::Browser { yes } => setup::browser(yes).and_then(|()| steps::browser(&Workspace::load()?)),
