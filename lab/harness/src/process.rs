@@ -118,6 +118,15 @@ impl Running {
         })
     }
 
+    /// Ends them at once, as a crash does.
+    pub fn kill(&mut self) {
+        for (_, child) in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.children.clear();
+    }
+
     /// Ends them: politely, and after five seconds not.
     pub fn stop(&mut self) {
         for (_, child) in &self.children {

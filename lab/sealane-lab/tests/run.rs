@@ -343,6 +343,31 @@ fn tunnels_carry_paced_datagrams_of_one_client_and_of_several() {
     }
 }
 
+/// A server that says nothing is missed after `ping_restart` only; a client that is told goes at once.
+#[test]
+fn tunnels_carry_on_at_another_server() {
+    let Ok(gateway) = std::env::var("SEALANE_BIN") else {
+        println!("skipped: SEALANE_BIN does not say where the gateway is");
+        return;
+    };
+    let only = ["run", "tunnel", "--only", "failover", "--json", "--subject"];
+    let sizes = ["--set", "failover_rounds=1", "--set", "ping_restart=3"];
+    let peer = format!("sealane={gateway}");
+    let output = lab(&[&only[..], &[&peer], &ANYHOW, &sizes].concat());
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    if let Some(why) = json["pages"][0]["obstacle"].as_str() {
+        println!("skipped: {why}");
+        return;
+    }
+    let part = &json["pages"][0]["parts"][0];
+    assert!(output.status.success() && part["skipped"].is_null(), "{json}");
+    let gap = |subject: &str| figures(part, "without traffic", subject).next().unwrap();
+    for server in ["OpenVPN", "Sealane"] {
+        let [killed, stopped] = ["killed", "stopped"].map(|how| gap(&format!("{server}, {how}")));
+        assert!(killed >= 1.0 && stopped > 0.0, "{server}: {killed} s and {stopped} s");
+    }
+}
+
 #[test]
 fn versions_of_tls_are_compared_in_every_way() {
     if !here("nginx") || !here("setpriv") {
