@@ -201,8 +201,8 @@ table! {
     /// the client to connect again (`RESTART`), so that its certificate and password are checked again.
     session_timeout: Time = Time::TIMEOUT, described("none: clients stay connected"), example("24h");
     /// How many bits of IP packets a client may send through the tunnel per second: `"512kbit/s"`, `"20Mbit/s"`, `"1Gbit/s"`. The
-    /// gateway drops packets above the rate. Each connected client has this rate. Needs the user-space data plane. See [rates of
-    /// clients](page:tunnel#rates-of-clients).
+    /// gateway drops packets above the rate. Each connected client has this rate. Needs the user-space data plane. See
+    /// [rates of clients](page:tunnel#rates-of-clients).
     upload_rate: Own<NonZeroU64> = Own(read::bandwidth, read::bandwidth_shape), described("no limit"), example("20Mbit/s");
     /// How many bits of IP packets a client may get through the tunnel per second, as `upload_rate`.
     download_rate: Own<NonZeroU64> = Own(read::bandwidth, read::bandwidth_shape), described("no limit"), example("50Mbit/s");
