@@ -132,6 +132,7 @@ impl Place {
         )
     }
 
+    /// Starts a server, and waits until it serves: a client that comes too early goes to the other one.
     fn start(&self, is_ours: bool, server: u8) -> anyhow::Result<Running> {
         let config = self.path(&format!("server-{server}.conf"));
         std::fs::write(&config, self.configuration(is_ours, server))?;
@@ -143,7 +144,16 @@ impl Place {
         }
         args.push(config.into());
         let launch = launch(program, args, self.path(&format!("server-{server}.log")));
-        self.servers[usize::from(server)].run(|| Running::start(&launch))?
+        let running = self.servers[usize::from(server)].run(|| Running::start(&launch))??;
+        let ready = if is_ours { "OpenVPN clients at" } else { "Initialization Sequence Completed" };
+        let limit = Instant::now() + WAIT_LIMIT;
+        while !std::fs::read_to_string(&launch.output).is_ok_and(|text| text.contains(ready)) {
+            if Instant::now() > limit {
+                bail!("{} does not serve: {}", program.name, tail(&launch.output));
+            }
+            std::thread::sleep(EVERY);
+        }
+        Ok(running)
     }
 
     /// Starts everything, has the first server go, and returns how long nothing came back.
