@@ -14,7 +14,7 @@ use sealane_log as log;
 use sealane_sys::netlink::Netlink;
 use sealane_tunnel::plane::{Feature, Plane, Prefix, Transport};
 use sealane_tunnel::user::{Config, Role, Sockets};
-use sealane_tunnel::{Prepared as PreparedPlane, Started};
+use sealane_tunnel::{Choice, Prepared as PreparedPlane, Started};
 use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -92,7 +92,12 @@ impl Vpn {
         let (sink, outlet) = server::inbox();
         let started = sealane_tunnel::start(settings.data_plane, &config(&settings), sockets, sink);
         let Started { plane, not_kernel } = started.map_err(|e| {
-            let what = no_interface(&settings.device, e.kind());
+            let what = match e.kind() {
+                io::ErrorKind::Unsupported if settings.data_plane == Choice::Kernel => {
+                    "the tunnel cannot start with data_plane = \"kernel\"".to_owned()
+                }
+                kind => no_interface(&settings.device, kind),
+            };
             anyhow::Error::new(e).context(what)
         })?;
         let notes = notes(plane.as_ref(), not_kernel, &settings);
