@@ -252,7 +252,7 @@ mod tests {
         let (_, _, algorithm) = outer.element().unwrap();
         let signature = issuer.key().sign(inner).unwrap();
         // A bit string without unused bits.
-        let signature = element(tag::BIT_STRING, &[&[0], &signature[..]].concat());
+        let signature = element(tag::BIT_STRING, &[&[0][..], &signature].concat());
         element(tag::SEQUENCE, &[inner, algorithm, &signature[..]].concat())
     }
 
