@@ -111,7 +111,8 @@ fn its_server_changes_the_routes_of_our_client() {
     let has = |network: &str| world.client_route(network).contains("dev");
     assert!(has("10.66.0.0/16"), "{}", client.log());
     let mut tool = Tool::connect_to(&world.path("manage.sock"), 6);
-    // As its help writes it, with a blank behind the comma. The first option of a kind replaces those of before.
+    // As its help writes it, with a blank behind the comma. The first option of a kind replaces those of before. The server sends it when it
+    // next looks after the client's control channel, which may take it a quarter of a minute.
     for (options, there, gone) in [
         (
             "route 10.67.0.0 255.255.0.0, route 10.68.0.0 255.255.0.0",
