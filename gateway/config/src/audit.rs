@@ -14,6 +14,7 @@ use super::listener::Draft;
 use super::settings::Shape;
 use super::tls::{GROUPS, SUITES};
 use sealane_proxy::snapshot::Action;
+use sealane_tls::fips;
 use sealane_tls::policy::{Group, KeyKind, Suite, Version};
 use std::net::IpAddr;
 use std::ops::Range;
@@ -52,14 +53,18 @@ pub const POLICIES: &[(&str, Policy)] = &[
     ("cnsa-2", Policy::Cnsa2),
 ];
 
-/// The policies that this program can fulfil, so that `preset` may name them.
-const PRESETS: &[(&str, Policy)] = &[
+/// The policies that some build of this program can fulfil. The last one needs the FIPS module.
+const EVERY_PRESET: &[(&str, Policy)] = &[
     ("modern", Policy::Modern),
     ("intermediate", Policy::Intermediate),
     ("pci-dss-4", Policy::PciDss4),
     ("hipaa", Policy::Hipaa),
     ("cnsa-2", Policy::Cnsa2),
+    ("fips-140-3", Policy::Fips1403),
 ];
+/// The policies that this program can fulfil, so that `preset` may name them.
+const PRESETS: &[(&str, Policy)] =
+    if fips::BUILD { EVERY_PRESET } else { EVERY_PRESET.split_at(EVERY_PRESET.len() - 1).0 };
 
 /// Reads `preset`.
 pub(super) fn preset(sink: &Sink, key: &str, node: &Node) -> Option<Policy> {
@@ -67,7 +72,7 @@ pub(super) fn preset(sink: &Sink, key: &str, node: &Node) -> Option<Policy> {
     let mut named = POLICIES.iter().filter(|(known, _)| known.eq_ignore_ascii_case(&name)).map(|(_, policy)| *policy);
     let (policy, instead) = match named.next() {
         Some(Policy::Old) => (Policy::Old, "intermediate"),
-        Some(Policy::Fips1403) => (Policy::Fips1403, "hipaa"),
+        Some(Policy::Fips1403) if !fips::BUILD => (Policy::Fips1403, "hipaa"),
         _ => return decode::choose(sink, &format!("\"{key}\""), &name, &node.span(), PRESETS),
     };
     let why = policy.rules().limit.unwrap_or_default();
@@ -205,6 +210,8 @@ const NIST_EXTENSIONS: &str = "NIST SP 800-52r2, 3.4";
 const HIPAA: &str = "45 CFR 164.312(e)";
 const FIPS: &str = "FIPS 140-3, SP 800-140C";
 const CNSA: &str = "CNSA 2.0";
+/// Why QUIC is outside the FIPS module.
+pub(super) const QUIC: &str = "QUIC's packets are protected with keys and nonces that are made outside the FIPS module";
 const CNSA_TLS: &str = "draft-becker-cnsa2-tls-profile-05";
 
 impl Policy {
@@ -326,7 +333,13 @@ impl Policy {
                 rsa_needed: false,
                 no_early_data: "",
                 whole_path: FIPS,
-                limit: Some("the cryptographic library of this build is not a validated module"),
+                limit: match fips::BUILD {
+                    true => None,
+                    false => Some(
+                        "the cryptographic library of this build is not a validated module (docs/how-to/fips.md: how to build \
+                         Sealane with AWS-LC's FIPS module)",
+                    ),
+                },
             },
             Self::Cnsa2 => Rules {
                 versions: Allowed { these: TLS13, source: CNSA },
@@ -350,15 +363,21 @@ impl Policy {
         }
     }
 
-    /// The versions, groups and suites that it allows.
-    pub(super) fn allowed(self) -> (&'static [Version], &'static [Group], &'static [Suite]) {
+    /// The versions, groups and suites that it allows, as far as this build has them.
+    pub(super) fn allowed(self) -> (&'static [Version], Vec<Group>, Vec<Suite>) {
         let rules = self.rules();
-        (rules.versions.these, rules.groups.these, rules.suites.these)
+        let (mut groups, mut suites) = (rules.groups.these.to_vec(), rules.suites.these.to_vec());
+        if fips::BUILD {
+            let module = Self::Fips1403.rules();
+            groups.retain(|group| module.groups.these.contains(group));
+            suites.retain(|suite| module.suites.these.contains(suite));
+        }
+        (rules.versions.these, groups, suites)
     }
 
     /// Whether a preset of this name may be overridden only by what the policy allows.
     pub(super) fn is_strict(self) -> bool {
-        matches!(self, Self::PciDss4 | Self::Hipaa | Self::Cnsa2)
+        matches!(self, Self::PciDss4 | Self::Hipaa | Self::Fips1403 | Self::Cnsa2)
     }
 
     /// Whether servers are audited, too, not only what clients see.
@@ -372,11 +391,24 @@ fn rules(sink: &Sink) -> Option<(Policy, Rules)> {
     sink.policy.map(|policy| (policy, policy.rules()))
 }
 
-/// The policies that a TLS section is judged by: that of the audit, and the preset, if it is one whose rules must hold.
+/// The policies that a TLS section is judged by: that of the audit, the preset, if it is one whose rules must hold, and in builds with the
+/// FIPS module its own.
 fn judges(sink: &Sink, preset: Option<Policy>) -> impl Iterator<Item = (Policy, Rules)> {
     let strict = preset.filter(|preset| preset.is_strict());
     let strict = strict.filter(|preset| sink.policy != Some(*preset));
-    sink.policy.into_iter().chain(strict).map(|policy| (policy, policy.rules()))
+    let module = fips::BUILD.then_some(Policy::Fips1403);
+    let module = module.filter(|module| sink.policy != Some(*module) && strict != Some(*module));
+    sink.policy.into_iter().chain(strict).chain(module).map(|policy| (policy, policy.rules()))
+}
+
+/// Cryptography outside AWS-LC's module: builds with the FIPS module refuse it, and so does the audit by `fips-140-3`. Returns whether it
+/// is refused.
+pub(super) fn outside_module(sink: &Sink, span: &Range<usize>, what: &str, help: &str) -> bool {
+    let is_refused = fips::BUILD || sink.policy == Some(Policy::Fips1403);
+    if is_refused {
+        breaks(sink, Policy::Fips1403, FIPS, span, what, help.to_owned());
+    }
+    is_refused
 }
 
 fn breaks(sink: &Sink, policy: Policy, source: &str, span: &Range<usize>, message: &str, help: String) {
@@ -388,6 +420,11 @@ pub(super) fn limits(sink: &Sink) {
     let Some((policy, rules)) = rules(sink) else { return };
     if let Some(limit) = rules.limit {
         sink.error_of_file(format!("{policy}: {limit}"));
+    }
+    if let (Policy::Fips1403, Some(module)) = (policy, fips::module()) {
+        let message =
+            format!("{policy}: this audit does not know whether {module} is validated, and for which systems");
+        sink.warn(&(0..0), message, Some("compare it with the list of validated modules of NIST's CMVP".to_owned()));
     }
 }
 
@@ -685,6 +722,9 @@ pub(super) fn plain_listeners(sink: &Sink, listeners: &[Draft], targets: &[Targe
 
 /// The tunnel, which the policies of HTTP do not speak of.
 pub(super) fn tunnel(sink: &Sink, span: &Range<usize>) {
+    if outside_module(sink, span, "the tunnel has cryptography outside the FIPS module", "remove [tunnel]") {
+        return;
+    }
     if let Some((policy, _)) = rules(sink) {
         sink.warn(span, format!("{policy}: the tunnel is not part of this audit"), None);
     }

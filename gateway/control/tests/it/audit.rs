@@ -76,6 +76,7 @@ fn folder() -> Folder {
     folder.write("certs/ml-dsa-87-signed.key", ml_dsa.serialize_pem());
     folder.certificate_until("expired", &["a.example"], 2010);
     folder.ca("ca");
+    folder.write("users", format!("alice:{}\n", sealane_passwords::hash_password("right").unwrap()));
     folder
 }
 
@@ -310,6 +311,9 @@ fn fips_140_3() {
             (&text("small", NIST, ""), "its RSA key has 1024 bits"),
             (&text("sha1", NIST, ""), "SHA-1"),
             (&text("ecdsa", NIST, TO_A_SERVER), "which the policy does not allow"),
+            // What no build has inside the module.
+            (&text("ecdsa", NIST, "").replace("[listener.tls]", "http3 = true\n[listener.tls]"), "QUIC's packets"),
+            (&text("ecdsa", NIST, "basic_auth = { users = \"users\" }\n"), "Argon2 and bcrypt"),
         ],
     );
 }
