@@ -693,11 +693,12 @@ pub(super) fn upstream(
     store: &mut Store,
 ) -> Option<UpstreamTls> {
     let mut good = true;
+    let (versions, groups, suites) = Policy::Intermediate.allowed();
     let mut out = UpstreamTls {
         protocol: Protocol {
-            versions: vec![Version::Tls13, Version::Tls12],
-            groups: up::groups.default(),
-            suites: ALL_SUITES.to_vec(),
+            versions: versions.to_vec(),
+            groups: default_groups(&groups),
+            suites: ALL_SUITES.into_iter().filter(|suite| suites.contains(suite)).collect(),
         },
         server_name: None,
         roots: Vec::new(),

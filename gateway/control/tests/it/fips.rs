@@ -2,10 +2,12 @@
 //! could not be is refused.
 
 use super::files::Folder;
-use sealane_control::config::Config;
+use rustls::pki_types::PrivateKeyDer;
+use sealane_control::config::{Config, challenge_policy};
 use sealane_control::fips;
 use sealane_tls::policy::{Group, KeyKind, Suite, TicketKeys};
 use sealane_tls::{ClientContext, ServerContext};
+use std::sync::Arc;
 
 fn folder() -> Folder {
     let folder = Folder::new();
@@ -56,6 +58,19 @@ fn what_is_served_is_inside_the_module() {
         let upstream = config.upstreams[0].tls.as_ref().expect("it is asked over TLS");
         ClientContext::new(upstream).unwrap_or_else(|why| panic!("{preset}: {why}"));
     }
+}
+
+/// What no setting of the operator has chosen: the defaults for `https://` servers, and what an authority is shown by TLS-ALPN-01.
+#[test]
+fn what_nobody_has_set_is_inside_the_module() {
+    let to = "[[listener]]\naddress = \"127.0.0.1:8080\"\n[[host]]\nnames = [\"*\"]\nto = [\"https://b.example\"]\n";
+    let config = loaded(&folder(), to);
+    ClientContext::new(config.upstreams[0].tls.as_ref().expect("it is asked over TLS")).expect("a configuration");
+    let made = rcgen::generate_simple_self_signed(vec!["a.example".to_owned()]).expect("a certificate");
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    let policy = Arc::new(challenge_policy("a.example", made.cert.der().clone(), key));
+    let keys = TicketKeys { epoch: 1, masters: vec![[7; 32]], lifetime: 60, reset: [0; 32] };
+    ServerContext::new(&policy, &keys).expect("a configuration");
 }
 
 #[test]
