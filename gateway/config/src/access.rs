@@ -57,7 +57,7 @@ pub struct AccessLists {
     files: HashMap<PathBuf, Arc<AddressSet>>,
     /// Files of users, as routes name them by index.
     users: Vec<(PathBuf, Arc<Users>)>,
-    /// The first setting that looks at clients' certificates: its name, and where it stands.
+    /// The first setting of the host that is being read that looks at clients' certificates: its name, and where it stands.
     pub(super) certificates: Option<(&'static str, Range<usize>)>,
     /// What lanes get.
     compiled: Arc<Access>,

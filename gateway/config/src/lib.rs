@@ -499,16 +499,6 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     routing.pages = routes.pages;
     routing.host_responses = routes.host_responses;
     routing.has_cors = routing.routes.iter().any(|route| route.responses.cors.is_some());
-    if let Some((key, span)) =
-        access.certificates.take().filter(|_| !listeners.iter().any(listener::Draft::asks_for_certificates))
-    {
-        let help = "add client_auth = { mode = \"optional\", ca = \"clients.pem\" } to [listener.tls]".to_owned();
-        sink.error(
-            &span,
-            format!("\"{key}\" refuses every client: no listener asks for client certificates"),
-            Some(help),
-        );
-    }
 
     let is_automatic = |l: &listener::Draft| l.tls.as_ref().is_some_and(|tls| tls.automatic.is_some());
     let automatic = listeners.iter().any(is_automatic);

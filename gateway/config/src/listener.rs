@@ -62,6 +62,13 @@ impl Draft {
         asks || self.broken_tls
     }
 
+    /// Whether it asks the clients that send this server name (empty: none) for a certificate.
+    pub fn asks_under(&self, server_name: &str) -> bool {
+        let Some(tls) = &self.tls else { return false };
+        let policy = tls.names.find(server_name).copied().unwrap_or(0);
+        tls.policies.get(policy as usize).is_none_or(|policy| policy.client_auth.is_some())
+    }
+
     /// Whether it accepts early data of some clients, as far as that is known.
     pub fn takes_early_data(&self) -> bool {
         let takes = self.tls.as_ref().is_some_and(|tls| tls.policies.iter().any(|policy| policy.early_data() > 0));
@@ -87,9 +94,8 @@ impl Draft {
     pub fn takes_all_requests_over_tls(&self, server_name: &str, host: &str) -> bool {
         let Some(tls) = &self.tls else { return false };
         let policy = |name: &str| tls.names.find(name).copied().unwrap_or(0);
-        let asks = tls.policies.get(policy(server_name) as usize).is_none_or(|policy| policy.client_auth.is_some());
         // Under other rules than those of the connection, the request gets 421.
-        !asks && policy(server_name) == policy(host) && self.admits_all()
+        !self.asks_under(server_name) && policy(server_name) == policy(host) && self.admits_all()
     }
 
     /// Whether every client may connect to be relayed.

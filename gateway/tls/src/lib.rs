@@ -10,6 +10,7 @@ pub mod crl;
 pub mod der;
 mod description;
 mod early_skip;
+pub mod fips;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod hello;

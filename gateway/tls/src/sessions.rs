@@ -199,6 +199,11 @@ impl SecureRandom for SessionRandom {
         }
         Ok(())
     }
+
+    /// An id's MAC names its owner, and protects nothing else.
+    fn fips(&self) -> bool {
+        LaneRandom.fips()
+    }
 }
 
 /// The same for policies whose tickets gateways share: as long as the store answers, ids end with the fleet's MAC.
@@ -214,6 +219,11 @@ impl SecureRandom for SharedRandom {
             SESSIONS.with_borrow(|s| s.authenticate(id));
         }
         Ok(())
+    }
+
+    /// An id's MAC names its owner, and protects nothing else.
+    fn fips(&self) -> bool {
+        LaneRandom.fips()
     }
 }
 

@@ -234,6 +234,34 @@ fn new_clients_slow_readers_lanes_and_certificates_are_measured_in_small() {
     });
 }
 
+/// Fifty certificates: the large number is for machines that do nothing else. What they cost is bounded far above what was measured.
+#[test]
+fn many_certificates_are_compared_with_one_in_small() {
+    if !here("nginx") || !here("haproxy") || !here("setpriv") || std::env::var_os("SEALANE_BIN").is_none() {
+        println!("skipped: no nginx, haproxy, setpriv or SEALANE_BIN on this machine");
+        return;
+    }
+    let sizes = ["rounds=1", "seconds=0.3", "connections=4", "certificates=50"];
+    page_without_gaps(&["proxies", "--only", "certificates", "--without", "nginx"], &sizes, |json| {
+        let part = &json["pages"][0]["parts"][0];
+        assert!(part["skipped"].is_null(), "{part}");
+        let mut gaps = Vec::new();
+        for program in ["sealane", "haproxy"] {
+            let each: Vec<f64> = figures(part, "memory per certificate", program).collect();
+            assert!(matches!(each[..], [kib] if kib < 200.0), "{program}: {each:?}");
+            for label in ["one certificate", "many"] {
+                let subject = format!("{program}, {label}");
+                for measure in ["time to start", "memory after the start", "time to reload", "CPU to reload"] {
+                    let found: Vec<f64> = figures(part, measure, &subject).collect();
+                    assert!(matches!(found[..], [value] if value >= 0.0), "{subject}, {measure}: {found:?}: {part}");
+                }
+                gaps.extend(gap(part, "CPU per full handshake", &subject));
+            }
+        }
+        gaps
+    });
+}
+
 #[test]
 fn together_compares_two_builds_of_the_gateway_in_the_same_rounds() {
     let Some(gateway) = std::env::var("SEALANE_BIN").ok().filter(|p| Path::new(p).is_file()) else {

@@ -5,6 +5,7 @@ use super::CertificateFiles;
 use super::encrypted_key::{self, Undecipherable};
 use super::pkcs12::{self, Unopened};
 use super::token::{KeyPlace, TokenKey};
+use crate::audit;
 use crate::decode::At;
 use crate::diagnostics::Sink;
 use crate::files;
@@ -400,6 +401,10 @@ impl Store {
                 files::readable_by_group(&new)
             ))
         };
+        let what = "the key of a PKCS#12 bundle is derived outside the FIPS module";
+        if audit::outside_module(sink, &file.span, what, &convert().unwrap_or_default()) {
+            return None;
+        }
         let (message, help) = match pkcs12::open(bytes, words) {
             Ok(bundle) => return Some((self.chain(bundle.certificates, &bundle.key), bundle.key)),
             Err(Unopened::Undecipherable(Undecipherable::WrongPassphrase)) => match passphrase {
