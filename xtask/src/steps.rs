@@ -1,5 +1,6 @@
 //! The steps of `cargo xtask test`: each is run to its end, timed, listed, and named again when it failed.
 
+use crate::cpu::CpuTime;
 use crate::metadata::{Workspace, cargo};
 use crate::report::{Expected, Report};
 use crate::{again, count, deny, layers, measurements, openvpn, test_programs, walk};
@@ -8,9 +9,11 @@ use clap::ValueEnum;
 use std::io::{IsTerminal, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// One step; cheap ones first, the tests last so that their closing lines are the last thing before the summary.
+/// One step; cheap ones first, then those that need nothing but a compiler while programs are installed, the tests last so that their
+/// closing lines are the last thing before the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Step {
     /// Formatting
@@ -19,16 +22,16 @@ pub enum Step {
     Layers,
     /// Tables of the documentation, compared with their raw data
     Figures,
-    /// Licences, bans, sources and advisories of dependencies
-    Deny,
-    /// Clippy; warnings are errors
-    Lint,
-    /// Build of the code's documentation; warnings are errors
-    Doc,
-    /// The oldest supported compiler compiles everything
-    Minimum,
     /// Programs and tests compiled
     Build,
+    /// Clippy; warnings are errors
+    Lint,
+    /// The oldest supported compiler compiles everything
+    Minimum,
+    /// Build of the code's documentation; warnings are errors
+    Doc,
+    /// Licences, bans, sources and advisories of dependencies
+    Deny,
     /// TLS libraries built in the user's cache, for the tests that run them
     Stacks,
     /// Data that lanes share, with every possible order of threads (loom)
@@ -55,6 +58,11 @@ impl Step {
             Step::Count => "count",
             Step::Test => "test",
         }
+    }
+
+    /// Whether it starts programs that `cargo xtask setup` installs.
+    fn needs_setup(self) -> bool {
+        matches!(self, Step::Deny | Step::Stacks | Step::Count | Step::Test)
     }
 
     /// Runs it, one of the plan's; the status is the failing program's own, 0 for success.
@@ -98,24 +106,41 @@ pub fn choose(only: &[Step], skip: &[Step]) -> Vec<Step> {
     Step::value_variants().iter().copied().filter(wanted).collect()
 }
 
-/// Runs the steps one after the other, all of them even when one fails, and sums up.
-pub fn run_all(workspace: &Workspace, plan: &Plan) -> anyhow::Result<u8> {
+/// A step that was run.
+struct Done {
+    step: Step,
+    status: u8,
+    time: Duration,
+    /// The share of the machine's CPU time that was used meanwhile.
+    busy: Option<f64>,
+}
+
+/// Runs the steps one after the other, all of them even when one fails, and sums up. Programs may still be being installed.
+pub fn run_all(workspace: &Workspace, plan: &Plan, mut preparing: Option<JoinHandle<()>>) -> anyhow::Result<u8> {
     let paint = Paint::new();
     let (mut done, mut report) = (Vec::new(), Report::default());
+    let begin = Instant::now();
     for &step in &plan.steps {
+        if step.needs_setup()
+            && let Some(preparing) = preparing.take()
+        {
+            wait_for_setup(preparing);
+        }
         println!("{}", paint.bold(&format!("── {}", step.name())));
         stdout().flush()?;
-        let start = Instant::now();
+        let (start, then) = (Instant::now(), CpuTime::now());
         let status = step.run(workspace, plan, &mut report).unwrap_or_else(|error| {
             eprintln!("{}: {error:#}", step.name());
             1
         });
-        done.push((step, status, start.elapsed()));
+        let busy = CpuTime::now().zip(then).and_then(|(now, then)| now.busy_since(then));
+        done.push(Done { step, status, time: start.elapsed(), busy });
     }
     println!("{}", paint.bold("── summary"));
-    for &(step, status, time) in &done {
-        println!("{}", line(&paint, step, status, time));
+    for step in &done {
+        println!("{}", line(&paint, step));
     }
+    println!("  in all           {:>10.1} s", begin.elapsed().as_secs_f64());
     report.lines().iter().for_each(|line| println!("{line}"));
     let unexpected = report.unexpected(&Expected::load(workspace.root())?);
     if plan.strict && !unexpected.is_empty() {
@@ -123,8 +148,17 @@ pub fn run_all(workspace: &Workspace, plan: &Plan) -> anyhow::Result<u8> {
         unexpected.iter().for_each(|skip| println!("  {}: {}", skip.name, skip.why));
     }
     stdout().flush()?;
-    let statuses: Vec<(Step, u8)> = done.iter().map(|&(step, status, _)| (step, status)).collect();
+    let statuses: Vec<(Step, u8)> = done.iter().map(|done| (done.step, done.status)).collect();
     Ok(verdict(&statuses, plan.strict && !unexpected.is_empty()))
+}
+
+/// Waits until the programs of the tests are installed.
+pub fn wait_for_setup(preparing: JoinHandle<()>) {
+    let start = Instant::now();
+    if preparing.join().is_err() {
+        eprintln!("setup: it ended with a panic");
+    }
+    println!("setup: the steps have waited {:.1} s for it", start.elapsed().as_secs_f64());
 }
 
 /// The status of the whole run: that of the tests when they failed, else that of the first step that did, else 1 when
@@ -135,14 +169,18 @@ fn verdict(done: &[(Step, u8)], skips_refused: bool) -> u8 {
     worst.map_or(u8::from(skips_refused), |&(_, status)| status)
 }
 
-fn line(paint: &Paint, step: Step, status: u8, time: Duration) -> String {
-    let time = format!("{:.1} s", time.as_secs_f64());
-    let name = step.name();
+fn line(paint: &Paint, done: &Done) -> String {
+    let (name, status) = (done.step.name(), done.status);
+    let time = format!("{:.1} s", done.time.as_secs_f64());
+    let busy = done.busy.map_or_else(String::new, |share| format!("  CPU {:>3.0} %", 100.0 * share));
     if status == 0 {
-        return format!("  {}      {name:<9} {time:>8}", paint.green("ok"));
+        return format!("  {}      {name:<9} {time:>8}{busy}", paint.green("ok"));
     }
-    let repeat = if step == Step::Fmt { "cargo xtask fmt".into() } else { format!("cargo xtask test --only {name}") };
-    format!("  {}  {name:<9} {time:>8}   exit {status}; repeat: {repeat}", paint.red("failed"))
+    let repeat = match done.step {
+        Step::Fmt => "cargo xtask fmt".into(),
+        _ => format!("cargo xtask test --only {name}"),
+    };
+    format!("  {}  {name:<9} {time:>8}{busy}   exit {status}; repeat: {repeat}", paint.red("failed"))
 }
 
 /// The lab's workers for TLS libraries, each a workspace of its own: those that load their library at run time and so
