@@ -4,6 +4,7 @@
 
 mod advisories;
 mod again;
+mod background;
 mod book;
 mod components;
 mod conformance;

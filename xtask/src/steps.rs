@@ -1,8 +1,9 @@
 //! The steps of `cargo xtask test`: each is run to its end, timed, listed, and named again when it failed.
 
+use crate::background::Background;
 use crate::cpu::CpuTime;
 use crate::metadata::{Workspace, cargo};
-use crate::report::{Expected, Report};
+use crate::report::{Expected, Report, Skip};
 use crate::{again, count, deny, layers, measurements, openvpn, test_programs, walk};
 use anyhow::Context;
 use clap::ValueEnum;
@@ -43,7 +44,7 @@ pub enum Step {
 }
 
 impl Step {
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Step::Fmt => "fmt",
             Step::Layers => "layers",
@@ -73,8 +74,8 @@ impl Step {
             Step::Figures => findings("figures", &measurements::check(workspace.root())?),
             Step::Deny => deny::check(workspace, report),
             Step::Lint => lint(workspace, plan.fast),
-            Step::Doc => doc(workspace),
             Step::Minimum => minimum(workspace, report),
+            Step::Doc => doc(workspace),
             Step::Build => build(workspace, Checks::On),
             Step::Stacks => stacks(workspace, !plan.steps.contains(&Step::Test)),
             Step::Models => models(workspace),
@@ -95,6 +96,16 @@ pub struct Plan {
     pub strict: bool,
 }
 
+impl Plan {
+    /// The steps that run one after the other, and those that run beside them: steps that build in a folder of their own, where the
+    /// tests leave CPU time.
+    fn split(&self) -> (Vec<Step>, Vec<Step>) {
+        let whole = cfg!(target_os = "linux") && self.steps.contains(&Step::Build) && self.steps.contains(&Step::Test);
+        let beside = |step: &Step| whole && matches!(step, Step::Minimum | Step::Doc);
+        self.steps.iter().copied().partition(|step| !beside(step))
+    }
+}
+
 /// The steps of `--fast`.
 pub const FAST: [Step; 6] = [Step::Fmt, Step::Layers, Step::Figures, Step::Deny, Step::Lint, Step::Test];
 
@@ -111,7 +122,7 @@ struct Done {
     step: Step,
     status: u8,
     time: Duration,
-    /// The share of the machine's CPU time that was used meanwhile.
+    /// The share of the machine's CPU time that was used meanwhile. `None` where other steps ran meanwhile.
     busy: Option<f64>,
 }
 
@@ -120,7 +131,9 @@ pub fn run_all(workspace: &Workspace, plan: &Plan, mut preparing: Option<JoinHan
     let paint = Paint::new();
     let (mut done, mut report) = (Vec::new(), Report::default());
     let begin = Instant::now();
-    for &step in &plan.steps {
+    let (steps, beside) = plan.split();
+    let background = Background::start(beside, workspace.root());
+    for step in steps {
         if step.needs_setup()
             && let Some(preparing) = preparing.take()
         {
@@ -136,6 +149,12 @@ pub fn run_all(workspace: &Workspace, plan: &Plan, mut preparing: Option<JoinHan
         let busy = CpuTime::now().zip(then).and_then(|(now, then)| now.busy_since(then));
         done.push(Done { step, status, time: start.elapsed(), busy });
     }
+    for ended in background.wait() {
+        println!("{}", paint.bold(&format!("── {}, beside the others", ended.step.name())));
+        print!("{}", ended.output);
+        report.skips.extend(skips(ended.step, &ended.output));
+        done.push(Done { step: ended.step, status: ended.status, time: ended.time, busy: None });
+    }
     println!("{}", paint.bold("── summary"));
     for step in &done {
         println!("{}", line(&paint, step));
@@ -150,6 +169,13 @@ pub fn run_all(workspace: &Workspace, plan: &Plan, mut preparing: Option<JoinHan
     stdout().flush()?;
     let statuses: Vec<(Step, u8)> = done.iter().map(|done| (done.step, done.status)).collect();
     Ok(verdict(&statuses, plan.strict && !unexpected.is_empty()))
+}
+
+/// What a step says in its output that it has skipped.
+fn skips(step: Step, output: &str) -> Vec<Skip> {
+    let start = format!("skipped: {}: ", step.name());
+    let reasons = output.lines().filter_map(|line| line.strip_prefix(&start));
+    reasons.map(|why| Skip { name: step.name().to_owned(), why: why.to_owned() }).collect()
 }
 
 /// Waits until the programs of the tests are installed.
@@ -258,23 +284,11 @@ fn lint(workspace: &Workspace, fast: bool) -> anyhow::Result<u8> {
     Ok(worst)
 }
 
-/// With what clippy has found out about our own crates, so that the compiler does not read all of them once more.
+/// By the oldest supported compiler, where it is there: the step `minimum` has read all crates with it already.
 fn doc(workspace: &Workspace) -> anyhow::Result<u8> {
-    let mut command = cargo();
-    command.args(["doc", "--release", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
-    if let Some(driver) = clippy_driver() {
-        // As `cargo clippy` calls it.
-        command.env("RUSTC_WORKSPACE_WRAPPER", driver);
-        command.env("CLIPPY_ARGS", DENIED.map(|argument| format!("{argument}__CLIPPY_HACKERY__")).concat());
-    }
-    run(command, workspace)
-}
-
-/// The program that `cargo clippy` starts instead of the compiler; it is the compiler as well.
-fn clippy_driver() -> Option<PathBuf> {
-    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().ok()?;
-    let driver = Path::new(String::from_utf8_lossy(&sysroot.stdout).trim()).join("bin/clippy-driver");
-    driver.is_file().then_some(driver)
+    let mut command = oldest_cargo(workspace)?.unwrap_or_else(|_| cargo());
+    command.args(["doc", "--locked", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+    run(beside_the_build(command, workspace), workspace)
 }
 
 /// Builds the stacks that tests run and that take least: minutes on two cores from nothing, seconds when they are in the
@@ -358,8 +372,21 @@ fn program(workspace: &Workspace, profile: &str) -> PathBuf {
     workspace.target().join(profile).join(format!("sealane{}", std::env::consts::EXE_SUFFIX))
 }
 
-/// Compiles with the oldest supported compiler (`rust-version`), in a folder of its own.
+/// Compiles with the oldest supported compiler.
 fn minimum(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
+    let mut command = match oldest_cargo(workspace)? {
+        Ok(command) => command,
+        Err(why) => {
+            report.skip("minimum", why);
+            return Ok(0);
+        }
+    };
+    command.args(["check", "--locked", "--workspace", "--lib", "--bins"]);
+    run(beside_the_build(command, workspace), workspace)
+}
+
+/// The cargo of the oldest supported compiler (`rust-version`), or why there is none.
+fn oldest_cargo(workspace: &Workspace) -> anyhow::Result<Result<Command, String>> {
     let Some(version) = workspace.members().find_map(|package| package.rust_version.clone()) else {
         anyhow::bail!("no package has a `rust-version`");
     };
@@ -371,19 +398,22 @@ fn minimum(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
         let _ = quiet(Command::new("rustup").args(["toolchain", "install", &version, "--profile", "minimal"]));
     }
     if !there() {
-        report.skip("minimum", format!("rustup cannot provide Rust {version} here"));
-        return Ok(0);
+        return Ok(Err(format!("rustup cannot provide Rust {version} here")));
     }
     // What rustup set for the compiler of this process would select it again.
-    let mut command = cargo();
-    let variables: Vec<_> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
-    command = Command::new("rustup");
-    for name in variables {
+    let mut command = Command::new("rustup");
+    for (name, _) in cargo().get_envs() {
         command.env_remove(name);
     }
-    command.args(["run", &version, "cargo", "check", "--locked", "--workspace", "--lib", "--bins", "--target-dir"]);
-    command.arg(workspace.target().join("minimum"));
-    run(command, workspace)
+    command.args(["run", &version, "cargo"]);
+    Ok(Ok(command))
+}
+
+/// A cargo that builds in a folder of its own, so that it and the build of the tests do not wait for each other, and without debug
+/// information, of C either: nothing of it runs but macros and build scripts.
+fn beside_the_build(mut cargo: Command, workspace: &Workspace) -> Command {
+    cargo.args(["--config", "profile.dev.debug=0", "--target-dir"]).arg(workspace.target().join("minimum"));
+    cargo
 }
 
 /// What is tested without optimisation.
@@ -548,6 +578,25 @@ mod tests {
         assert_eq!(choose(&[], &[]).len(), Step::value_variants().len() - 1);
         assert_eq!(choose(&[Step::Test, Step::Fmt], &[]), [Step::Fmt, Step::Test]);
         assert_eq!(choose(&[Step::Test, Step::Fmt], &[Step::Test]), [Step::Fmt]);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_builds_in_a_folder_of_its_own_runs_beside_the_tests() {
+        let split = |steps: &[Step]| Plan { steps: steps.to_vec(), ..Plan::default() }.split();
+        let (steps, beside) = split(&choose(&[], &[]));
+        assert_eq!(beside, [Step::Minimum, Step::Doc]);
+        assert_eq!(steps.len() + beside.len(), choose(&[], &[]).len());
+        // Without the build and the tests, nothing leaves CPU time.
+        assert!(split(&[Step::Minimum, Step::Test]).1.is_empty());
+        assert_eq!(split(&[Step::Doc]).0, [Step::Doc]);
+    }
+
+    #[test]
+    fn skips_of_a_step_are_read_from_its_output() {
+        let output = "── minimum\nskipped: minimum: no Rust 1.2\nskipped: 1\n  minimum: no Rust 1.2\n";
+        assert_eq!(skips(Step::Minimum, output), [Skip { name: "minimum".into(), why: "no Rust 1.2".into() }]);
+        assert!(skips(Step::Doc, output).is_empty());
     }
 
     #[test]
