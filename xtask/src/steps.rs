@@ -7,9 +7,12 @@ use crate::report::{Expected, Report, Skip};
 use crate::{again, count, deny, layers, measurements, openvpn, test_programs, walk};
 use anyhow::Context;
 use clap::ValueEnum;
-use std::io::{IsTerminal, Write, stdout};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, IsTerminal, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -73,7 +76,7 @@ impl Step {
             Step::Layers => findings("layers", &[layers::check(workspace)?, walk::check(workspace.root())?].concat()),
             Step::Figures => findings("figures", &measurements::check(workspace.root())?),
             Step::Deny => deny::check(workspace, report),
-            Step::Lint => lint(workspace, plan.fast),
+            Step::Lint => lint(workspace, plan),
             Step::Minimum => minimum(workspace, report),
             Step::Doc => doc(workspace),
             Step::Build => build(workspace, Checks::On),
@@ -266,14 +269,20 @@ pub fn generate(workspace: &Workspace) -> anyhow::Result<u8> {
     Ok(worst)
 }
 
-/// What clippy refuses. Each `unsafe` says why it is sound.
+/// What clippy refuses, beside the lints of each package. Each `unsafe` says why it is sound.
 const DENIED: [&str; 4] = ["-D", "warnings", "-D", "clippy::undocumented_unsafe_blocks"];
 
-fn lint(workspace: &Workspace, fast: bool) -> anyhow::Result<u8> {
-    let mut all = cargo();
-    all.args(["clippy", "--release", "--workspace", "--all-targets", "--"]).args(DENIED);
-    let mut worst = run(all, workspace)?;
-    for name in LIGHT_WORKERS.iter().filter(|_| !fast) {
+fn lint(workspace: &Workspace, plan: &Plan) -> anyhow::Result<u8> {
+    // Where all is built anyway, clippy has looked at it already.
+    let built = plan.steps.contains(&Step::Build) && clippy_driver().is_some();
+    let mut worst = if built {
+        warnings(build_everything(workspace), workspace)?
+    } else {
+        let mut all = cargo();
+        all.args(["clippy", "--release", "--workspace", "--all-targets", "--"]).args(DENIED);
+        run(all, workspace)?
+    };
+    for name in LIGHT_WORKERS.iter().filter(|_| !plan.fast) {
         let mut one = cargo();
         one.args(["clippy", "--release", "--locked", "--all-targets", "--manifest-path"]).arg(worker(workspace, name));
         one.arg("--target-dir").arg(workspace.target()).arg("--").args(DENIED);
@@ -282,6 +291,53 @@ fn lint(workspace: &Workspace, fast: bool) -> anyhow::Result<u8> {
         worst = worst.max(run(one, workspace)?);
     }
     Ok(worst)
+}
+
+/// A line of cargo's messages, as far as it is a message of the compiler.
+#[derive(Deserialize)]
+struct CompilerMessage {
+    message: Diagnostic,
+}
+
+#[derive(Deserialize)]
+struct Diagnostic {
+    level: String,
+    rendered: Option<String>,
+}
+
+/// Runs a build and shows each warning once, also those of an earlier build, which cargo keeps. Fails when there is one.
+fn warnings(mut build: Command, workspace: &Workspace) -> anyhow::Result<u8> {
+    build.args(["--message-format", "json"]).current_dir(workspace.root()).stdout(Stdio::piped());
+    let mut child = build.spawn().context("cargo build")?;
+    let messages = BufReader::new(child.stdout.take().context("no pipe")?);
+    let mut shown = BTreeSet::new();
+    for line in messages.lines() {
+        if let Some(text) = warning(&line?)
+            && !shown.contains(&text)
+        {
+            eprintln!("{text}");
+            shown.insert(text);
+        }
+    }
+    let status = exit_code(child.wait()?);
+    Ok(status.max(u8::from(!shown.is_empty())))
+}
+
+/// The text of a warning or an error in a line of cargo's messages.
+fn warning(line: &str) -> Option<String> {
+    let CompilerMessage { message } = serde_json::from_str(line).ok()?;
+    matches!(message.level.as_str(), "warning" | "error").then(|| message.rendered.unwrap_or_default())
+}
+
+/// The program that `cargo clippy` starts instead of the compiler. It is the compiler as well.
+fn clippy_driver() -> Option<&'static Path> {
+    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let find = || {
+        let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().ok()?;
+        let driver = Path::new(String::from_utf8_lossy(&sysroot.stdout).trim()).join("bin/clippy-driver");
+        driver.is_file().then_some(driver)
+    };
+    FOUND.get_or_init(find).as_deref()
 }
 
 /// By the oldest supported compiler, where it is there: the step `minimum` has read all crates with it already.
@@ -429,23 +485,36 @@ pub enum Checks {
 }
 
 impl Checks {
-    /// A cargo that compiles so. By its arguments, and not by its environment: tests start other cargos.
+    /// A cargo that compiles so. By its arguments, and not by its environment: tests start other cargos. Our own crates are compiled by
+    /// clippy where they are tested, so that they are read once for both.
     pub fn cargo(self, workspace: &Workspace) -> Command {
         let mut command = cargo();
+        command.args(self.settings(workspace));
+        if self == Checks::On
+            && let Some(driver) = clippy_driver()
+        {
+            command.args(["--config", &format!("build.rustc-workspace-wrapper={driver:?}")]);
+        }
+        command
+    }
+
+    /// The arguments, for any version of cargo.
+    pub fn settings(self, workspace: &Workspace) -> Vec<String> {
+        let mut settings = Vec::new();
         if self == Checks::On {
             for setting in ["overflow-checks", "debug-assertions"] {
-                command.args(["--config", &format!("profile.release.{setting}=true")]);
-                command.args(["--config", &format!("profile.release.package.\"*\".{setting}=false")]);
+                settings.push(format!("profile.release.{setting}=true"));
+                settings.push(format!("profile.release.package.\"*\".{setting}=false"));
             }
             // Package by package: a level for all would be one for dependencies, too, and they would be compiled again.
             for package in workspace.members() {
                 // Tests that wait for programs, and tools, need no optimisation; a program under test needs some, to be fast enough.
                 let folder = workspace.folder(package);
                 let level = u8::from(!UNOPTIMISED.iter().any(|name| Path::new(&folder).starts_with(name)));
-                command.args(["--config", &format!("profile.release.package.{}.opt-level={level}", package.name)]);
+                settings.push(format!("profile.release.package.{}.opt-level={level}", package.name));
             }
         }
-        command
+        settings.into_iter().flat_map(|setting| ["--config".to_owned(), setting]).collect()
     }
 }
 
@@ -463,9 +532,14 @@ pub fn build(workspace: &Workspace, checks: Checks) -> anyhow::Result<u8> {
         }
         return Ok(0);
     }
-    let mut build = checks.cargo(workspace);
-    build.args(["build", "--release", "--workspace", "--bins", "--tests"]);
-    run(build, workspace)
+    run(build_everything(workspace), workspace)
+}
+
+/// The build of all programs and of everything that tests need.
+fn build_everything(workspace: &Workspace) -> Command {
+    let mut build = Checks::On.cargo(workspace);
+    build.args(["build", "--release", "--workspace", "--lib", "--bins", "--tests", "--examples"]);
+    build
 }
 
 /// The gateway without instrumentation, built as [`build`] builds the one that is counted. In a folder of its own, so that it is never
@@ -590,6 +664,18 @@ mod tests {
         // Without the build and the tests, nothing leaves CPU time.
         assert!(split(&[Step::Minimum, Step::Test]).1.is_empty());
         assert_eq!(split(&[Step::Doc]).0, [Step::Doc]);
+    }
+
+    #[test]
+    fn a_warning_is_read_from_cargos_messages() {
+        let line = |level: &str| {
+            format!(r#"{{"reason":"compiler-message","message":{{"level":"{level}","rendered":"{level}: unused"}}}}"#)
+        };
+        assert_eq!(warning(&line("warning")).as_deref(), Some("warning: unused"));
+        assert_eq!(warning(&line("error")).as_deref(), Some("error: unused"));
+        assert_eq!(warning(&line("failure-note")), None);
+        assert_eq!(warning(r#"{"reason":"compiler-artifact","target":{"kind":["lib"]}}"#), None);
+        assert_eq!(warning("not JSON"), None);
     }
 
     #[test]
