@@ -473,8 +473,20 @@ fn beside_the_build(mut cargo: Command, workspace: &Workspace) -> Command {
 }
 
 /// What is tested without optimisation.
-const UNOPTIMISED: [&str; 7] =
-    ["tests/interop", "xtask", "lab/compare", "lab/experiments", "lab/probe", "lab/report", "lab/stacks"];
+const UNOPTIMISED: [&str; 10] = [
+    "gateway/import",
+    "lab/compare",
+    "lab/experiments",
+    "lab/harness",
+    "lab/probe",
+    "lab/report",
+    "lab/sealane-lab",
+    "lab/stacks",
+    "tests/interop",
+    "xtask",
+];
+/// Large dependencies of these alone, which need few optimisations: a disassembler and a reader of object files.
+const LITTLE_OPTIMISED: [&str; 2] = ["iced-x86", "object"];
 
 /// Whether our own crates are compiled with overflow checks and debug assertions, and few optimisations: what is tested is, what is
 /// counted and shipped is not. Dependencies never are, so they are compiled once for both.
@@ -512,6 +524,9 @@ impl Checks {
                 let folder = workspace.folder(package);
                 let level = u8::from(!UNOPTIMISED.iter().any(|name| Path::new(&folder).starts_with(name)));
                 settings.push(format!("profile.release.package.{}.opt-level={level}", package.name));
+            }
+            for name in LITTLE_OPTIMISED {
+                settings.push(format!("profile.release.package.{name}.opt-level=1"));
             }
         }
         settings.into_iter().flat_map(|setting| ["--config".to_owned(), setting]).collect()
