@@ -90,7 +90,7 @@ impl Lane {
         let setup = Setup {
             slot: 0,
             mailboxes: vec![mailbox(MAIL_CAPACITY).unwrap().0],
-            sessions: sessions::shelves(1).pop().unwrap(),
+            sessions: sessions::stores(1).pop().unwrap(),
             snapshots: published.subscribe(),
             counters: Arc::new(Counters::default()),
             short_of_memory: Arc::default(),

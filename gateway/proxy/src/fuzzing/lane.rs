@@ -162,7 +162,7 @@ pub(super) fn lane(snapshots: &Arc<Published<Snapshot>>, cx: &mut Context) -> Pr
     let setup = Setup {
         slot: 0,
         mailboxes: vec![mailbox(MAIL_CAPACITY).expect("a descriptor").0],
-        sessions: sessions::shelves(1).pop().expect("one shelf"),
+        sessions: sessions::stores(1).pop().expect("one store"),
         snapshots: snapshots.subscribe(),
         counters: Arc::new(Counters::default()),
         short_of_memory: Arc::default(),
