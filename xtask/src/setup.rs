@@ -111,6 +111,11 @@ const PACKAGING: &[Need] = &[
 /// Installs what is missing after asking, or without where `yes` or `CI=true` says so.
 pub fn run(yes: bool) -> anyhow::Result<()> {
     components()?;
+    programs(yes)
+}
+
+/// The programs of it.
+pub fn programs(yes: bool) -> anyhow::Result<()> {
     provide(NEEDS, yes)
 }
 
@@ -164,7 +169,7 @@ fn agreed(packages: &[&str]) -> anyhow::Result<bool> {
 }
 
 /// rustfmt and clippy come with most toolchains; a minimal one is completed.
-fn components() -> anyhow::Result<()> {
+pub fn components() -> anyhow::Result<()> {
     for (program, component) in [("cargo-fmt", "rustfmt"), ("cargo-clippy", "clippy")] {
         let works = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
         if !works && find("rustup").is_some() {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::rounds::{Quiet, Resumed};
 use sealane_lab_harness::web::{self, Answer, Site};
 use sealane_lab_harness::workspace::Key;
 use sealane_lab_harness::{Bench, Sample};
@@ -62,7 +62,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
     }
     let labels: Vec<String> = servers.iter().map(|(s, _)| s.name.clone()).collect();
     let tls = Tls::V13.options(Key::Ecdsa);
-    let rounds = bench.rounds(part, &labels, bench.size("rounds")?, Quiet::Wanted, |i, _| {
+    let rounds = bench.rounds(part, &labels, bench.size("rounds")?, Quiet::Wanted, Resumed::Part, |i, _| {
         let (server, wanted) = &servers[i];
         let mut plan = load::connections(load::plan(bench, server, "/", &tls)?, Kind::Full);
         plan.names = wanted.iter().map(|name| (name.clone(), 1)).collect();
