@@ -144,6 +144,10 @@ fn common(routes: &mut [Route]) -> Option<Route> {
         }),
         false => {
             (out.access, out.forward_auth, out.basic_auth, out.satisfy_any) = (Access::default(), None, None, None);
+            if routes.iter().all(|r| r.satisfy_any.is_none()) {
+                let mut all: Vec<&mut Access> = routes.iter_mut().map(|r| &mut r.access).collect();
+                out.access = Access::take_common_headers(&mut all);
+            }
         }
     }
     out.pages = routes.iter().find(|r| passes(r)).map(|r| r.pages.clone()).unwrap_or_default();
