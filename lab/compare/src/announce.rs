@@ -51,20 +51,43 @@ pub struct Case<'c> {
     pub status: u16,
 }
 
-/// The entries that hold for a translation. What a person has decided, and taken out of `undecided`, announces nothing: only the
-/// comparison says what the decision does.
-pub fn open(entries: Vec<Entry>, undecided: &BTreeSet<String>) -> Vec<Entry> {
-    // The import may have been given another path to the same file.
-    let name = |file: &str| Path::new(file).file_name().map(OsStr::to_owned);
-    let stands = |e: &Entry| {
-        let behind = format!(":{}: {}: {}", e.place.line, e.directive, e.says);
-        undecided.iter().any(|u| u.strip_suffix(&behind).is_some_and(|file| name(file) == name(&e.place.file)))
-    };
-    entries.into_iter().filter(|e| e.outcome != "undecided" || stands(e)).collect()
+/// The entries of the report. What a person has decided, and taken out of `undecided`, announces nothing: only the comparison says what
+/// the decision does.
+#[derive(Clone, Debug, Default)]
+pub struct Entries {
+    /// Those that hold for the translation.
+    open: Vec<Entry>,
+    /// Those about which a person has decided.
+    decided: Vec<Entry>,
 }
 
-/// The entry of the report that has announced a difference.
-pub fn announced<'e>(entries: &'e [Entry], case: &Case<'_>) -> Option<&'e Entry> {
+impl Entries {
+    /// Of a report, and of a translation with these entries of `undecided`.
+    pub fn of(entries: Vec<Entry>, undecided: &BTreeSet<String>) -> Self {
+        // The import may have been given another path to the same file.
+        let name = |file: &str| Path::new(file).file_name().map(OsStr::to_owned);
+        let stands = |e: &Entry| {
+            let behind = format!(":{}: {}: {}", e.place.line, e.directive, e.says);
+            undecided.iter().any(|u| u.strip_suffix(&behind).is_some_and(|file| name(file) == name(&e.place.file)))
+        };
+        let (open, decided) = entries.into_iter().partition(|e| e.outcome != "undecided" || stands(e));
+        Self { open, decided }
+    }
+
+    /// The entry of the report that has announced a difference.
+    pub fn announced(&self, case: &Case<'_>) -> Option<&Entry> {
+        announced(&self.open, case)
+    }
+
+    /// The entry about which a person has decided, and that would have announced a difference in particular: the difference is probably
+    /// an effect of the decision.
+    pub fn decision(&self, case: &Case<'_>) -> Option<&Entry> {
+        announced(&self.decided, case).filter(|e| !case.is_vague(e))
+    }
+}
+
+/// The entry that announces a difference.
+fn announced<'e>(entries: &'e [Entry], case: &Case<'_>) -> Option<&'e Entry> {
     let takes_part = |e: &&Entry| e.place == *case.place || case.scope.contains(&e.place);
     let all = entries.iter().filter(takes_part);
     // An entry about this difference explains more than one that may have any effect, the line itself more than one near it, and what is
@@ -400,11 +423,28 @@ mod tests {
     #[test]
     fn what_a_person_has_decided_announces_nothing() {
         let entries = || vec![entry(3, "undecided", "satisfy any", "x"), entry(4, "different", "gzip on", "y")];
-        let lines = |undecided: &[&str]| -> Vec<u32> {
+        let lines = |undecided: &[&str]| -> (Vec<u32>, Vec<u32>) {
             let undecided = undecided.iter().map(|u| (*u).to_owned()).collect();
-            open(entries(), &undecided).iter().map(|e| e.place.line).collect()
+            let of = |all: &[Entry]| all.iter().map(|e| e.place.line).collect();
+            let entries = Entries::of(entries(), &undecided);
+            (of(&entries.open), of(&entries.decided))
         };
-        assert_eq!(lines(&["/etc/n:3: satisfy any: x"]), [3, 4]);
-        assert_eq!(lines(&[]), [4]);
+        assert_eq!(lines(&["/etc/n:3: satisfy any: x"]), (vec![3, 4], vec![]));
+        assert_eq!(lines(&[]), (vec![4], vec![3]));
+    }
+
+    #[test]
+    fn a_difference_may_be_the_effect_of_a_decision() {
+        let all =
+            vec![entry(3, "undecided", "add_header X-A $b", "x"), entry(4, "undecided", "some_new_directive on", "y")];
+        let entries = Entries::of(all, &BTreeSet::new());
+        let (at, scope, draft) = (place(1), Scope::new(BTreeSet::from([place(3), place(4)])), draft());
+        let of = |header: &str| {
+            let d = difference(Aspect::Header(header.into()), "b", "-");
+            let case = case(&at, &scope, &draft, &d);
+            assert_eq!(entries.announced(&case), None);
+            entries.decision(&case).map(|e| e.place.line)
+        };
+        assert_eq!((of("x-a"), of("x-b")), (Some(3), None), "what may have any effect says nothing of this one");
     }
 }
