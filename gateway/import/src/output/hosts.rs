@@ -88,6 +88,9 @@ impl Written<'_> {
     }
 }
 
+/// Headers that only servers send.
+const OF_SERVERS: [&str; 4] = ["server", "x-powered-by", "x-aspnet-version", "x-aspnetmvc-version"];
+
 /// Takes out of routes what all of them have in common. Requests are changed for servers only, so routes that answer by themselves have
 /// no say in that.
 fn common(routes: &mut [Route]) -> Option<Route> {
@@ -112,7 +115,22 @@ fn common(routes: &mut [Route]) -> Option<Route> {
     }
     match routes.iter().all(|r| r.response.same() == out.response.same()) {
         true => routes.iter_mut().for_each(|r| r.response = Edits::default()),
-        false => out.response = Edits::default(),
+        false => {
+            out.response = Edits::default();
+            // Responses of the gateway itself do not have these, so it makes no difference for them.
+            let removes = |r: &Route, name: &str| r.response.remove.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+            let is_common = |(name, _): &&(String, Place)| {
+                let is_of_servers = OF_SERVERS.iter().any(|n| name.eq_ignore_ascii_case(n));
+                is_of_servers && routes.iter().filter(|r| passes(r)).all(|r| removes(r, name))
+            };
+            let first = routes.iter().find(|r| passes(r)).map(|r| r.response.remove.as_slice()).unwrap_or_default();
+            let common: Vec<(String, Place)> = first.iter().filter(is_common).cloned().collect();
+            for route in routes.iter_mut() {
+                let is_there = |name: &str| common.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+                route.response.remove.retain(|(name, _)| !is_there(name));
+            }
+            out.response.remove = common;
+        }
     }
     let value = |r: &Route| r.hsts.as_ref().map(|h| h.0.clone());
     match routes.iter().all(|r| value(r) == value(&out)) {
