@@ -855,6 +855,15 @@ fn connections_to_servers_are_closed_where_haproxy_closes_them() {
 }
 
 #[test]
+fn a_health_page_has_the_header_of_haproxy() {
+    let page = "<html><body><h1>200 OK</h1>\\nService ready.\\n</body></html>\\n";
+    let respond = format!("respond = {{ status = 200, body = \"{page}\", content_type = \"text/html\" }}");
+    let header = "response_headers.set.Cache-Control = \"no-cache\"";
+    says(&frontend(" monitor-uri /alive"), &["exact = \"/alive\"", &respond, header]);
+    assert_eq!(import(&frontend(" monitor-uri /alive")).toml.matches(header).count(), 1, "the page alone has it");
+}
+
+#[test]
 fn a_cookie_with_a_prefix_becomes_one_beside_it() {
     let text = proxies("", " cookie JSESSIONID prefix nocache", "");
     let report = says(&text, &["name = \"b\"", "sticky = \"JSESSIONID-server\""]);

@@ -117,6 +117,13 @@ impl Case<'_> {
 
     fn is_effect_of(&self, entry: &Entry) -> bool {
         let words: Vec<&str> = entry.directive.split(' ').collect();
+        // Names of which the report gives a sample. The translation refuses some of them, whoever asks.
+        if let (Some((_, sample)), Some(draft)) = (entry.says.split_once("names such as "), self.draft)
+            && is_like(sample, &draft.host)
+            && sample.contains("get 403")
+        {
+            return !self.is_tls() && self.status == 403;
+        }
         // Who may name a client is another matter than what is done with a client that is known.
         let is_about_claims = is_about_trust(&words) || entry.says.contains("before it compares headers");
         if entry.outcome != "undecided" && self.changes_rights() && !is_about_claims {
@@ -146,11 +153,10 @@ impl Case<'_> {
                 && self.difference.translation == "404"
                 && matches!(self.difference.original.as_str(), "200" | "301" | "403" | "405");
         }
-        // Names of which the report gives a sample. The translation refuses some of them.
         if let (Some((_, sample)), Some(draft)) = (entry.says.split_once("names such as "), self.draft)
             && is_like(sample, &draft.host)
         {
-            return !self.is_tls() && (!sample.contains("get 403") || self.status == 403);
+            return !self.is_tls();
         }
         if let Some((_, sample)) = entry.says.split_once("this route does not match ") {
             return self.draft.is_some_and(|d| is_beside(sample, &d.path)) && !self.is_tls();
@@ -401,6 +407,21 @@ mod tests {
         assert_eq!(d(Aspect::Status, "403", "200"), Some(3));
         assert_eq!(d(Aspect::Header("x-frame-options".into()), "DENY", "-"), None);
         assert_eq!(line(&undecided, &draft(), &difference(Aspect::Status, "403", "200")), None, "it names no client");
+    }
+
+    #[test]
+    fn a_name_that_is_refused_is_refused_to_all_addresses() {
+        let says = "Sealane compares whole host names: requests for names such as api.example… get 403";
+        let entries = [entry(3, "different", "use_backend b if api", says)];
+        let (at, scope) = (place(1), Scope::new(BTreeSet::from([place(3)])));
+        let is = |host: &str, a: &str, b: &str| {
+            let claims = Draft { claims: true, host: host.to_owned(), ..draft().with("X-Forwarded-For", "10.0.0.1") };
+            let d = difference(Aspect::Status, a, b);
+            let case = Case { status: b.parse().unwrap(), ..case(&at, &scope, &claims, &d) };
+            announced(&entries, &case).is_some()
+        };
+        assert!(is("api.examplex", "200", "403"));
+        assert!(!is("api.examplex", "403", "200") && !is("other.example", "200", "403"));
     }
 
     #[test]

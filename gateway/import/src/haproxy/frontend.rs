@@ -537,10 +537,12 @@ fn frontend<'l>(
             lost.is_left(name, &routes);
             if let Some(l) = monitor {
                 let body = "<html><body><h1>200 OK</h1>\nService ready.\n</body></html>\n".to_owned();
-                let ok = Action::respond(200, body, Some("text/html".to_owned()));
+                let (content_type, headers) =
+                    (Some("text/html".to_owned()), vec![("Cache-Control".into(), "no-cache".into())]);
+                let ok = Action::Respond { status: 200, body, file: None, content_type, headers };
                 routes.retain(|r| r.path != Path::Exact(l.word(1).to_owned()));
                 if l.word(1).starts_with('/') {
-                    routes.push(Route::new(Path::Exact(l.word(1).to_owned()), ok, &l.place));
+                    routes.push(Route::new(Path::Exact(l.word(1).to_owned()), ok, &l.place).settled());
                     report.same(l.id, "respond with 200");
                 }
             }
