@@ -340,7 +340,7 @@ impl Access {
         }
         match self.denied.iter_mut().find(|(there, ..)| there.eq_ignore_ascii_case(name)) {
             None => self.denied.push((name.to_owned(), condition.to_owned(), place.clone())),
-            Some((_, there, _)) if there == condition => {}
+            Some((_, there, _)) if *there == condition => {}
             Some((_, there, _)) => *there = values::either(&[there.as_str(), condition]).ok_or(Unsayable)?,
         }
         Ok(())
