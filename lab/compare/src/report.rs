@@ -298,6 +298,15 @@ impl Report {
         if self.undecided > 0 {
             let _ = writeln!(out, "entries of \"undecided\" that are left out for this run: {}", self.undecided);
         }
+        let decisions: BTreeSet<&Decision> = self.found.iter().filter_map(|f| f.decision.as_ref()).collect();
+        if !decisions.is_empty() {
+            let effects = self.found.iter().filter(|f| f.decision.is_some()).count();
+            let _ = writeln!(
+                out,
+                "{effects} of the differences not announced are probably effects of your decisions ({})",
+                decisions.len()
+            );
+        }
         let count = |is: fn(&Known) -> bool| self.found.iter().filter(|f| is(&f.known)).count();
         let _ = writeln!(
             out,
@@ -312,15 +321,6 @@ impl Report {
             self.untried.iter().filter(|u| !u.is_left_out).count(),
             self.untried.iter().filter(|u| u.is_left_out).count(),
         );
-        let decisions: BTreeSet<&Decision> = self.found.iter().filter_map(|f| f.decision.as_ref()).collect();
-        if !decisions.is_empty() {
-            let effects = self.found.iter().filter(|f| f.decision.is_some()).count();
-            let _ = writeln!(
-                out,
-                "{effects} of the differences not announced are probably effects of your decisions ({})",
-                decisions.len()
-            );
-        }
         if self.appends && self.unannounced() > 0 {
             let _ = writeln!(
                 out,
