@@ -235,11 +235,11 @@ impl Edits {
 
     /// What is done with a header: whether it is removed, and the values that are set and added.
     fn does_with(&self, name: &str) -> (bool, Vec<&str>, Vec<&str>) {
-        let of = |list: &'_ [(String, String, Place)]| -> Vec<&str> {
+        fn values<'e>(list: &'e [(String, String, Place)], name: &str) -> Vec<&'e str> {
             list.iter().filter(|(n, ..)| n.eq_ignore_ascii_case(name)).map(|(_, value, _)| value.as_str()).collect()
-        };
+        }
         let is_removed = self.remove.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
-        (is_removed, of(&self.set), of(&self.add))
+        (is_removed, values(&self.set, name), values(&self.add, name))
     }
 
     /// Keeps what is done with some headers.
