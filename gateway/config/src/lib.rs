@@ -414,8 +414,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let mut store = certificates::load::Store::new();
     store.fetching = revocation::fetching(&top);
     let listeners_absent = top.key_span("listener").is_none();
-    let mut access = AccessLists::default();
-    let mut listeners = listener::read_all(&top, user.as_ref(), &mut store, &mut addresses, &mut access);
+    let mut routes = Routes::default();
+    let mut listeners = listener::read_all(&top, user.as_ref(), &mut store, &mut addresses, &mut routes);
     let mut targets: Vec<Target> = listeners
         .iter()
         .map(|l| Target {
@@ -432,7 +432,6 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let mut context =
         upstream::Context { store: &mut store, resolver, names: Vec::new(), udp_listeners, takes_early_data };
     let mut upstreams = Upstreams::default();
-    let mut routes = Routes { access, ..Routes::default() };
     let (rate_limits, rate_places) = rate::read_all(&top, &mut routes);
     routing.rate_limits = rate_limits;
     let (concurrency_limits, concurrency_places) = rate::read_concurrency(&top, &mut routes);

@@ -1,6 +1,6 @@
 //! `[[listener]]`.
 
-use super::access::{self, AccessLists};
+use super::access;
 use super::addresses::{Addresses, Protocol};
 use super::certificates::load::{self, Store};
 use super::decode::{self, At, Section};
@@ -8,6 +8,7 @@ use super::diagnostics::Sink;
 use super::host::{Hosts, Target};
 use super::http3::{self, Http3};
 use super::listen_address::{ListenAddress, socket_path, unix_socket};
+use super::route::Routes;
 use super::settings::listener as s;
 use super::settings::top;
 use super::snippets;
@@ -141,7 +142,7 @@ pub(super) fn read_all(
     user: Option<&RunAs>,
     store: &mut Store,
     addresses: &mut Addresses,
-    lists: &mut AccessLists,
+    routes: &mut Routes,
 ) -> Vec<Draft> {
     let sections = document.tables(&top::listener);
     if sections.is_empty() && document.key_span("tunnel").is_none() {
@@ -150,7 +151,7 @@ pub(super) fn read_all(
     }
     let mut out: Vec<Draft> = Vec::new();
     for section in sections {
-        read(section, user, store, &mut out, addresses, lists);
+        read(section, user, store, &mut out, addresses, routes);
     }
     out
 }
@@ -161,7 +162,7 @@ fn read(
     store: &mut Store,
     out: &mut Vec<Draft>,
     addresses: &mut Addresses,
-    lists: &mut AccessLists,
+    routes: &mut Routes,
 ) {
     let sink = section.sink;
     let written = section.required(&s::address);
@@ -177,7 +178,7 @@ fn read(
         check_udp(&section, all().find(|text| is_socket(text)));
     }
     let trust = trust::read(&section, mode == Mode::Tcp, all().all(is_socket));
-    let access = access::read(&section, lists);
+    let access = access::read(&section, routes);
     let name = written.as_ref().and_then(|w| w.value.first()).map_or("", |w| w.value.as_str());
     if let (Mode::Tcp, Some(span)) = (mode, section.key_span("tls")) {
         let help = "remove \"mode\" or [listener.tls]: relayed connections are not decrypted".to_owned();

@@ -144,7 +144,7 @@ pub(super) fn extras(
         }),
         max_body: section.optional(&m::max_body_size).map(unlimited),
         rewrites: response_rewrites::Written::read(section),
-        access: access::read_of_requests(section, &mut routes.access),
+        access: access::read_of_requests(section, routes),
         request: section.table(&m::request_headers).and_then(|table| {
             let span = table.span.clone();
             edits(table).map(|edits| templates::of_requests(section.sink, &span, edits))

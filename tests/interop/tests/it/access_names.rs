@@ -230,7 +230,7 @@ fn a_route_may_be_for_requests_with_a_header() {
 [[host]]
 names = ["*"]
 to = {url:?}
-deny_header = {{ X-Debug = true }}
+deny_header = {{ X-Debug = true, User-Agent = {{ regex = '(?i)badbot' }} }}
 [[host.route]]
 path = "/edge"
 to = {url:?}
@@ -255,6 +255,10 @@ request_headers = {{ remove = ["X-Edge-Secret"] }}
         ("/edge", &[secret, team, ("x_team", "red")], 403),
         ("/edge", &[secret, team, ("x-debug", "1")], 403),
         ("/", &[("x_debug", "0")], 403),
+        // An expression is compared with each value, in whatever spelling of the name.
+        ("/", &[("user-agent", "a BadBot/1")], 403),
+        ("/edge", &[secret, team, ("user_agent", "badbot")], 403),
+        ("/", &[("user-agent", "curl/8")], 200),
         ("/", &[], 200),
     ] {
         let before = backend.requests().len();
@@ -397,6 +401,8 @@ fn rules_that_could_not_work_are_refused() {
         (of_listener("allow_certificate = \"any\"", host), "does not ask for client certificates"),
         (of_listener("deny_certificate = \"cn:a\"", &format!("{tls}{host}")), "does not ask for client certificates"),
         (of_listener("allow_header = { X-A = 1 }", host), "not a condition on \"X-A\""),
+        (of_listener("deny_header = { X-A = { regex = 'a(' } }", host), "\"regex\" is refused"),
+        (of_listener("deny_header = { X-A = { not = 'a' } }", host), "not a condition on \"X-A\""),
         (
             of_listener(
                 "mode = \"tcp\"\nallow_header = { X-A = true }",
