@@ -36,7 +36,10 @@ pub fn provide(workspace: &Workspace) -> anyhow::Result<()> {
 pub fn run(workspace: &Workspace) -> anyhow::Result<u8> {
     fetch(workspace)?;
     if let Some(program) = program(workspace) {
-        println!("openvpn: for the tests, unless `cargo xtask test` runs them: {VARIABLE}={}", program.display());
+        println!(
+            "openvpn: `cargo xtask test` uses this program; for tests without xtask, set {VARIABLE}={}",
+            program.display()
+        );
     }
     Ok(0)
 }

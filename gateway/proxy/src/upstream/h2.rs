@@ -20,10 +20,11 @@ use crate::h2::backlog::{Incoming, Next};
 use crate::h2::wake::StreamWaker;
 use crate::h2::{message, sink};
 use crate::service::Proxy;
+use crate::transport::MIN_CREDIT;
 use crate::upstream::h2_connection::{
     H2Upstream, HEAD_LIMIT, Life, h2_upstream_close, is_limit, lost_with_connection, server_reset,
 };
-use crate::upstream::phase::{UpstreamConnection, UpstreamPhase};
+use crate::upstream::phase::UpstreamPhase;
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, SendStream};
@@ -384,7 +385,12 @@ pub(crate) fn h2_server_reset(proxy: &mut Proxy, cx: &mut Context, key: Key, ind
 
 /// There is room on the wire again.
 pub(crate) fn h2_upstream_room(proxy: &mut Proxy, cx: &mut Context, key: Key) {
-    let Some(h2) = proxy.connections.upstream(key).and_then(UpstreamConnection::h2_mut) else { return };
+    let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key) else { return };
+    let UpstreamPhase::Shared(h2) = &mut upstream_conn.phase else { return };
+    if upstream_conn.transport.room(h2.fed, MIN_CREDIT) == 0 {
+        // They would get none and mark the connection again: the lane would never sleep.
+        return;
+    }
     let mut blocked = Vec::new();
     for (_, stream) in h2.streams.iter_mut().filter(|(_, s)| s.transport_blocked) {
         stream.transport_blocked = false;

@@ -27,8 +27,9 @@ use faults::Faults;
 use report::Record;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use sealane_control::admin::ask::{Where, ask};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -140,8 +141,6 @@ struct World {
     /// How many of a hundred datagrams over QUIC are lost.
     loss: Arc<AtomicU64>,
     identity: Identity,
-    /// Processes that served at some time.
-    pids: BTreeSet<i32>,
     random: u64,
     reloads: u64,
 }
@@ -254,7 +253,6 @@ impl World {
             servers: [None, None],
             random: plan.seed | 1,
             backends: [first, second],
-            pids: BTreeSet::new(),
             reloads: 0,
             site,
             plan,
@@ -359,7 +357,6 @@ impl World {
         let mut gateway = launch(&self.site, command, self.listen, self.admin);
         gateway.server.wait_until(|| self.socket.exists());
         self.gateway = Some(gateway);
-        self.pids.extend(self.pid());
     }
 
     fn order(&self, what: &str) -> anyhow::Result<String> {
@@ -413,7 +410,6 @@ impl World {
             }
             Fault::Upgrade => {
                 self.order("upgrade")?;
-                self.pids.extend(self.pid());
             }
             Fault::ServerDies => {
                 let n = self.next(2) as usize;
@@ -542,14 +538,17 @@ impl World {
     }
 
     /// Kills the process that serves, and all that served before it.
+    /// Kills all gateways, also a successor that does not serve yet.
     fn kill(&mut self) {
-        self.pids.extend(self.pid());
-        for pid in std::mem::take(&mut self.pids) {
-            // One that has ended need not be killed.
-            if is_sealane(pid) {
-                let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
+        let file = self.site.path().join("soak.toml");
+        let gone = eventually(|| {
+            let left = gateways(&file);
+            for pid in left.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+                let _ = kill_process(pid, Signal::KILL);
             }
-        }
+            left.is_empty()
+        });
+        assert!(gone, "a gateway with {} is still there", file.display());
         self.gateway = None;
     }
 
@@ -575,10 +574,16 @@ impl Drop for World {
     }
 }
 
-/// So that no stranger's process is killed whose id was free again.
-fn is_sealane(pid: i32) -> bool {
-    let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-    program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("sealane"))
+/// Gateways that run with a configuration.
+fn gateways(file: &Path) -> Vec<i32> {
+    let runs_it = |pid: &i32| {
+        let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("sealane"))
+            && arguments.split(|byte| *byte == 0).any(|argument| argument == file.as_os_str().as_bytes())
+    };
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(runs_it).collect()
 }
 
 fn pid(socket: &Path) -> Option<i32> {
