@@ -54,7 +54,7 @@ const NEEDS: &[Need] = &[
     need(
         "go",
         "golang-go",
-        "h2spec, quic-go, grpc-go and the OpenTelemetry collector, which Go builds from their modules",
+        "h2spec, quic-go, grpc-go, openvpn-auth-oauth2 and the OpenTelemetry collector, which Go builds from their modules",
     ),
     need("node", "nodejs", "oidc-provider, for forward_auth and single sign-on"),
     need("npm", "npm", "oidc-provider, for forward_auth and single sign-on; axe-core, for the status page"),
