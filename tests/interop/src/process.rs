@@ -120,9 +120,27 @@ impl Server {
 
     /// Resident memory in bytes, where the system tells.
     pub fn resident(&self) -> Option<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        self.memory("status", "VmRSS:")
+    }
+
+    /// The same, but of the pages that several processes share, each has its part: the sum over processes is what they take together.
+    pub fn proportional(&self) -> Option<u64> {
+        self.memory("smaps_rollup", "Pss:")
+    }
+
+    fn memory(&self, file: &str, name: &str) -> Option<u64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/{file}", self.id())).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+    }
+}
+
+/// Kills a gateway that is nobody's child, such as the successor of an upgrade. One that has ended need not be killed, and a stranger's
+/// process whose id was free again stays.
+pub fn kill_gateway(pid: i32) {
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    if program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("sealane")) {
+        let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
     }
 }
 

@@ -16,16 +16,16 @@ pub mod server;
 pub mod tunnel;
 
 use crate::clock::{Clock, clock_face};
-use crate::gateway::{Gateway, launch};
+use crate::gateway::{Gateway, launch, order, serving};
 use crate::http::Wire;
-use crate::process::Server;
+use crate::process::{Server, kill_gateway};
 use crate::site::{HOST, Identity, Site};
 use crate::{WAIT_LIMIT, binary, client, eventually, peers, ports};
 use anyhow::{Context, bail, ensure};
 use clients::Shared;
 use faults::Faults;
 use report::Record;
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use sealane_control::admin::ask::{Where, ask};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
@@ -363,12 +363,12 @@ impl World {
     }
 
     fn order(&self, what: &str) -> anyhow::Result<String> {
-        ask(&Where::Socket(self.socket.clone()), "POST", &format!("/v1/{what}"), WAIT_LIMIT)
+        order(&self.socket, what)
     }
 
     /// The process that serves.
     fn pid(&self) -> Option<i32> {
-        pid(&self.socket)
+        serving(&self.socket)
     }
 
     /// Memory and descriptors of the process that serves.
@@ -545,10 +545,7 @@ impl World {
     fn kill(&mut self) {
         self.pids.extend(self.pid());
         for pid in std::mem::take(&mut self.pids) {
-            // One that has ended need not be killed.
-            if is_sealane(pid) {
-                let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
-            }
+            kill_gateway(pid);
         }
         self.gateway = None;
     }
@@ -573,18 +570,6 @@ impl Drop for World {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// So that no stranger's process is killed whose id was free again.
-fn is_sealane(pid: i32) -> bool {
-    let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-    program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("sealane"))
-}
-
-fn pid(socket: &Path) -> Option<i32> {
-    let text = ask(&Where::Socket(socket.to_owned()), "GET", "/v1/status", Duration::from_secs(5)).ok()?;
-    let status: serde_json::Value = serde_json::from_str(&text).ok()?;
-    status["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok())
 }
 
 /// A DNS server that knows one name, and fails while it is told so.
@@ -632,9 +617,9 @@ impl Watch {
             let mut last: BTreeMap<i32, HashMap<String, f64>> = BTreeMap::new();
             while !stopped.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_secs(2));
-                let before = pid(&socket);
+                let before = serving(&socket);
                 let (Some(before), Ok(now)) = (before, counters(admin)) else { continue };
-                if pid(&socket) != Some(before) {
+                if serving(&socket) != Some(before) {
                     continue;
                 }
                 if let Some(old) = last.insert(before, now.clone()) {
