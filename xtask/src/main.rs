@@ -11,6 +11,7 @@ mod count;
 mod cross;
 mod deny;
 mod features;
+mod fleet;
 mod fuzz;
 mod image;
 mod layers;
@@ -101,6 +102,8 @@ enum Command {
     Mutants(mutants::Options),
     /// Run mixed traffic and random faults for a long time, and check that nothing is lost (docs/testing.md)
     Soak(soak::Options),
+    /// Measure a fleet of 10, 30 and 100 gateways with one store on this machine (docs/measurements/fleet/README.md)
+    Fleet(fleet::Options),
     /// Watch the unit tests and the gateway with the address sanitizer and with valgrind (docs/testing.md)
     Sanitize(sanitize::Options),
     /// Fetch OpenVPN 2.7 from a newer suite of Debian for the interop tests, with its own libraries (target/openvpn)
@@ -168,6 +171,7 @@ fn main() -> ExitCode {
         Command::Plant(options) => Workspace::load().and_then(|w| plant::run(&w, &options)),
         Command::Mutants(options) => Workspace::load().and_then(|w| mutants::run(&w, &options)),
         Command::Soak(options) => Workspace::load().and_then(|w| soak::run(&w, &options)),
+        Command::Fleet(options) => Workspace::load().and_then(|w| fleet::run(&w, &options)),
         Command::Sanitize(options) => Workspace::load().and_then(|w| sanitize::run(&w, &options)),
         Command::Openvpn => Workspace::load().and_then(|w| openvpn::run(&w)),
         Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),

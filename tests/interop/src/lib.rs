@@ -13,6 +13,7 @@ pub mod clock;
 pub mod conformance;
 pub mod crowd;
 pub mod differential;
+pub mod fleet;
 pub mod frames;
 pub mod gateway;
 pub mod h2;
