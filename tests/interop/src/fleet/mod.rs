@@ -37,6 +37,7 @@ const THREADS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(100);
 /// Keys under which the clients of a gateway send requests while the load of the store is measured.
 const KEYS: u64 = 10;
+const MIB: f64 = 1_048_576.0;
 const UP: &str = "sealane_store_up";
 const ROTATIONS: &str = "sealane_key_rotations_total";
 
@@ -233,7 +234,7 @@ impl Fleet {
             server.resident().zip(server.proportional())
         });
         let each: Vec<(u64, u64)> = each.into_iter().collect::<Option<_>>().context("the system tells no memory")?;
-        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let mib = |bytes: u64| bytes as f64 / MIB;
         let resident = each.iter().map(|(resident, _)| *resident).max().unwrap_or(0);
         let all: u64 = each.iter().map(|(_, proportional)| *proportional).sum();
         Ok(Memory { largest_resident_mib: mib(resident), all_mib: mib(all) })
@@ -302,7 +303,7 @@ impl Fleet {
         let stop = AtomicBool::new(false);
         let (moments, resumed) = std::thread::scope(|scope| {
             let clients = scope.spawn(|| {
-                let (mut resumed, mut pair) = ([0, 0], 0);
+                let (mut resumed, mut pair) = ([0u64; 2], 0);
                 while !stop.load(Relaxed) {
                     let (issuer, acceptor) = (pair % self.members.len(), (pair + 1) % self.members.len());
                     resumed[usize::from(self.resumes(issuer, acceptor))] += 1;
@@ -369,7 +370,7 @@ impl Fleet {
             threads.into_iter().map(|thread| thread.join().expect("it returns what goes wrong")).collect()
         });
         let seconds = start.elapsed().as_secs_f64();
-        let (mut sent, mut passed) = (0, Vec::new());
+        let (mut sent, mut passed): (u64, Vec<u64>) = (0, Vec::new());
         for part in parts {
             let (more, each_second) = part?;
             sent += more;
@@ -382,7 +383,7 @@ impl Fleet {
     /// What the store has to do for so long: for gateways without clients, or with clients.
     pub fn store_load(&self, time: Duration, clients: bool) -> anyhow::Result<StoreLoad> {
         let (before, start) = (self.store.info(), Instant::now());
-        let (mut requests, mut connections) = (0, 0);
+        let (mut requests, mut connections) = (0u64, 0u64);
         if clients {
             let crowd = self.crowd();
             let offered = self.offer(time, PAUSE, |n, round| format!("client-{n}-{}", round % KEYS));
@@ -405,7 +406,7 @@ impl Fleet {
             received_bytes_per_second: rate("total_net_input_bytes")?,
             sent_bytes_per_second: rate("total_net_output_bytes")?,
             cpu_percent: (rate("used_cpu_user")? + rate("used_cpu_sys")?) * 100.0,
-            memory_mib: number("used_memory")? / f64::from(1 << 20),
+            memory_mib: number("used_memory")? / MIB,
             values: self.store.values() as u64,
         })
     }
@@ -481,7 +482,7 @@ fn rounds(
     pause: Duration,
     key: impl Fn(usize, u64) -> String,
 ) -> anyhow::Result<(u64, Vec<u64>)> {
-    let (mut sent, mut passed) = (0, Vec::new());
+    let (mut sent, mut passed): (u64, Vec<u64>) = (0, Vec::new());
     for round in 0.. {
         let begun = Instant::now();
         if start.elapsed() >= time {

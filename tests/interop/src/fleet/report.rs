@@ -265,7 +265,7 @@ fn results(run: &Value, file: &str) -> anyhow::Result<String> {
             let _ = writeln!(out, "column {}: {{value($row > {path}):.{digits}}}", n + 2);
         }
         let titles: Vec<&str> = columns.iter().map(|(title, ..)| *title).collect();
-        let _ = writeln!(out, "-->\n| gateways | {} |\n|{}", titles.join(" | "), "---|".repeat(columns.len() + 1));
+        let _ = writeln!(out, "-->\n\n| gateways | {} |\n|{}", titles.join(" | "), "---|".repeat(columns.len() + 1));
         for fleet in fleets {
             let _ = write!(out, "| {} |", fleet["gateways"]);
             for (_, path, digits) in columns {
