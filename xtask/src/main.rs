@@ -19,7 +19,7 @@ mod machine;
 mod measurements;
 mod metadata;
 mod mutants;
-mod openvpn;
+mod newer;
 mod ovpn_vm;
 mod package;
 mod plant;
@@ -108,6 +108,8 @@ enum Command {
     Sanitize(sanitize::Options),
     /// Fetch OpenVPN 2.7 from a newer suite of Debian for the interop tests, with its own libraries (target/openvpn)
     Openvpn,
+    /// Fetch Valkey from a newer suite of Debian for the tests of the store, with its own libraries (target/valkey)
+    Valkey,
     /// Test the tunnel's kernel data plane in a virtual machine (Debian's qemu and a kernel with `ovpn`)
     OvpnVm {
         /// Kernel packages to use instead of fetching the newest from the mirror
@@ -173,7 +175,8 @@ fn main() -> ExitCode {
         Command::Soak(options) => Workspace::load().and_then(|w| soak::run(&w, &options)),
         Command::Fleet(options) => Workspace::load().and_then(|w| fleet::run(&w, &options)),
         Command::Sanitize(options) => Workspace::load().and_then(|w| sanitize::run(&w, &options)),
-        Command::Openvpn => Workspace::load().and_then(|w| openvpn::run(&w)),
+        Command::Openvpn => Workspace::load().and_then(|w| newer::OPENVPN.run(&w)),
+        Command::Valkey => Workspace::load().and_then(|w| newer::VALKEY.run(&w)),
         Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
         Command::Prometheus => prometheus::run(),
         Command::Pictures => Workspace::load().and_then(|w| steps::pictures(&w)),
@@ -213,10 +216,13 @@ fn prepare(yes: bool) {
     if let Err(error) = setup::run(yes) {
         eprintln!("setup: {error:#}");
     }
-    // It is no package of this system, so nobody is asked, and it is fetched only where everything is.
-    if (yes || setup::in_ci())
-        && let Err(error) = Workspace::load().and_then(|w| openvpn::provide(&w))
-    {
-        eprintln!("openvpn: {error:#}");
+    // They are no packages of this system, so nobody is asked, and they are fetched only where everything is.
+    if !(yes || setup::in_ci()) {
+        return;
+    }
+    for newer in &newer::ALL {
+        if let Err(error) = Workspace::load().and_then(|w| newer.provide(&w)) {
+            eprintln!("{error:#}");
+        }
     }
 }
