@@ -4,10 +4,12 @@
 
 mod advisories;
 mod again;
+mod background;
 mod book;
 mod components;
 mod conformance;
 mod count;
+mod cpu;
 mod cross;
 mod deny;
 mod features;
@@ -38,6 +40,7 @@ use clap::{Parser, Subcommand};
 use metadata::Workspace;
 use report::Report;
 use std::process::ExitCode;
+use std::thread::{self, JoinHandle};
 use steps::{Plan, Step};
 
 #[derive(Parser)]
@@ -152,9 +155,11 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Test { fast: true, .. } => Workspace::load()
-            .and_then(|w| steps::run_all(&w, &Plan { steps: steps::FAST.to_vec(), fast: true, strict: false })),
+            .and_then(|w| steps::run_all(&w, &Plan { steps: steps::FAST.to_vec(), fast: true, strict: false }, None)),
         Command::Test { yes, dist: true, .. } => {
-            prepare(yes);
+            if let Some(preparing) = prepare(yes) {
+                steps::wait_for_setup(preparing);
+            }
             Workspace::load().and_then(|w| steps::dist(&w))
         }
         Command::Test { yes, only, skip, strict, .. } => test(yes, strict, &only, &skip),
@@ -204,25 +209,29 @@ fn alone(step: Step) -> anyhow::Result<u8> {
 
 fn test(yes: bool, strict: bool, only: &[Step], skip: &[Step]) -> anyhow::Result<u8> {
     let chosen = steps::choose(only, skip);
-    if chosen.contains(&Step::Test) {
-        prepare(yes);
-    }
+    let preparing = if chosen.contains(&Step::Test) { prepare(yes) } else { None };
     let strict = strict || setup::in_ci();
-    steps::run_all(&Workspace::load()?, &Plan { steps: chosen, fast: false, strict })
+    steps::run_all(&Workspace::load()?, &Plan { steps: chosen, fast: false, strict }, preparing)
 }
 
-/// Not fatal where it fails: the tests that lack a program say so one by one.
-fn prepare(yes: bool) {
-    if let Err(error) = setup::run(yes) {
-        eprintln!("setup: {error:#}");
-    }
-    // They are no packages of this system, so nobody is asked, and they are fetched only where everything is.
-    if !(yes || setup::in_ci()) {
-        return;
-    }
-    for newer in &newer::ALL {
-        if let Err(error) = Workspace::load().and_then(|w| newer.provide(&w)) {
-            eprintln!("{error:#}");
+/// Installs what the tests need: beside the first steps where nobody is asked, else before it returns. Not fatal where it fails: the
+/// tests that lack a program say so one by one.
+fn prepare(yes: bool) -> Option<JoinHandle<()>> {
+    let tell = |what: &str, done: anyhow::Result<()>| {
+        if let Err(error) = done {
+            eprintln!("{what}: {error:#}");
         }
+    };
+    tell("setup", setup::components());
+    if !(yes || setup::in_ci()) {
+        tell("setup", setup::programs(false));
+        return None;
     }
+    Some(thread::spawn(move || {
+        tell("setup", setup::programs(true));
+        // They are no packages of this system, so nobody is asked, and they are fetched only where everything is.
+        for newer in &newer::ALL {
+            tell("setup", Workspace::load().and_then(|w| newer.provide(&w)));
+        }
+    }))
 }

@@ -77,7 +77,10 @@ impl Newer {
         self.fetch(workspace)?;
         if let Some(program) = self.program(workspace) {
             let (folder, variable) = (self.folder, self.variable);
-            println!("{folder}: for the tests, unless `cargo xtask test` runs them: {variable}={}", program.display());
+            println!(
+                "{folder}: `cargo xtask test` uses this program; for tests without xtask, set {variable}={}",
+                program.display()
+            );
         }
         Ok(0)
     }

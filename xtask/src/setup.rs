@@ -85,7 +85,7 @@ const PACKAGING: &[Need] = &[
     need("git", "git", "the commit that is built"),
     need("go", "golang-go", "nfpm, which Go builds from its module (Go 1.23 or newer)"),
     need("rpm", "rpm", "the check of the RPM packages"),
-    need("debootstrap", "debootstrap", "roots in which the packages are checked"),
+    need("debootstrap", "debootstrap", "a Debian system in which the packages are checked"),
     need(
         "/usr/share/keyrings/debian-archive-keyring.gpg",
         "debian-archive-keyring",
@@ -103,7 +103,7 @@ const PACKAGING: &[Need] = &[
     need("iptables", "iptables", "networks of containers"),
     need("/usr/lib/podman/netavark", "netavark", "networks of containers"),
     need("/usr/lib/podman/aardvark-dns", "aardvark-dns", "names of containers"),
-    need("curl", "curl", "requests to what is checked"),
+    need("curl", "curl", "requests to the containers that are checked"),
     need("openssl", "openssl", "a certificate for the compose file"),
     need("minisign", "minisign", "the signature of a release"),
 ];
@@ -111,6 +111,11 @@ const PACKAGING: &[Need] = &[
 /// Installs what is missing after asking, or without where `yes` or `CI=true` says so.
 pub fn run(yes: bool) -> anyhow::Result<()> {
     components()?;
+    programs(yes)
+}
+
+/// The programs of it.
+pub fn programs(yes: bool) -> anyhow::Result<()> {
     provide(NEEDS, yes)
 }
 
@@ -164,7 +169,7 @@ fn agreed(packages: &[&str]) -> anyhow::Result<bool> {
 }
 
 /// rustfmt and clippy come with most toolchains; a minimal one is completed.
-fn components() -> anyhow::Result<()> {
+pub fn components() -> anyhow::Result<()> {
     for (program, component) in [("cargo-fmt", "rustfmt"), ("cargo-clippy", "clippy")] {
         let works = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
         if !works && find("rustup").is_some() {

@@ -63,8 +63,8 @@ impl Addresses {
                 }
                 false => {
                     let message = format!("{address}{kind} overlaps with {} ({place})", first.address);
-                    let help = "an address for all interfaces uses the port on every interface: keep only this \
-                                address, or write the address of each interface";
+                    let help = "an address for all interfaces uses the port on every interface: keep only the address for all \
+                                interfaces, or write the address of each interface";
                     sink.error(span, message, Some(help.to_owned()));
                 }
             }

@@ -219,6 +219,30 @@ fn heading(line: &str) -> Option<String> {
     Some(name.chars().filter(|c| !c.is_whitespace()).collect())
 }
 
+/// What the parser of TOML says, in other words where these say too little, and how to repair the mistake.
+fn syntax(message: &str) -> (String, Option<String>) {
+    // What it expected is on a line of its own.
+    let (what, expected) = message.split_once('\n').unwrap_or((message, ""));
+    let (says, help) = match (what, expected) {
+        ("unexpected leading zero", _) => (
+            "a number must not begin with 0",
+            "remove the 0; or, if the value is a text, put it in quotes, as in socket_mode = \"0660\"",
+        ),
+        ("string values must be quoted", _) => (
+            "a text must be in quotes",
+            "put it in quotes, as in level = \"debug\"; only numbers, true and false have none",
+        ),
+        ("invalid basic string", "expected `\"`") => ("the text has no \" at its end", "add the missing quote"),
+        ("invalid literal string", "expected `'`") => ("the text has no ' at its end", "add the missing quote"),
+        ("missing escaped value", _) => (
+            "in double quotes, \"\\\" begins an escape sequence, and this is not one",
+            "write the text in single quotes, in which \"\\\" has no special meaning, as in path_regex = '^/users/\\d+$'",
+        ),
+        _ => return (message.replace('\n', ", "), None),
+    };
+    (says.to_owned(), Some(help.to_owned()))
+}
+
 /// Collects what is found while a configuration is read.
 pub(super) struct Sink<'t> {
     pub source: Source<'t>,
@@ -503,7 +527,10 @@ impl<'t> Sink<'t> {
                             self.error(&span, message, Some(help));
                         }
                     }
-                    message => self.error(&span, message.replace('\n', ", "), None),
+                    message => {
+                        let (message, help) = syntax(message);
+                        self.error(&span, message, help);
+                    }
                 }
             }
         }

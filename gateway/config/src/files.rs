@@ -3,6 +3,7 @@
 use crate::decode::At;
 use crate::diagnostics::Sink;
 use crate::surroundings::{Content, Unreadable};
+use std::fmt::Display;
 use std::io;
 use std::path::PathBuf;
 
@@ -48,6 +49,17 @@ pub fn plain(e: &io::Error) -> String {
     chars.next().map_or_else(String::new, |c| c.to_lowercase().chain(chars).collect())
 }
 
+/// A path as one word of a shell command, so that a command in a message can be copied: in single quotes if the shell could read a
+/// character in another way.
+pub fn shell_word(path: impl Display) -> String {
+    let path = path.to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+,:@%=".contains(c);
+    match !path.is_empty() && path.chars().all(is_plain) {
+        true => path,
+        false => format!("'{}'", path.replace('\'', "'\\''")),
+    }
+}
+
 /// Warns of a secret that the permissions of its file let every user read. The folder may protect it all the same.
 pub(crate) fn warn_if_readable(sink: &Sink, file: &At<PathBuf>, what: &str) {
     if let Some(Ok(Content { mode, .. })) = sink.content(&file.value)
@@ -63,7 +75,25 @@ pub(crate) fn warn_if_readable(sink: &Sink, file: &At<PathBuf>, what: &str) {
 
 /// The commands that let only a file's owner and the gateway's group read it: the file may be root's, and the gateway another user.
 pub(crate) fn readable_by_group(file: &str) -> String {
+    let file = shell_word(file);
     format!(
         "sudo chgrp GROUP {file} && sudo chmod 640 {file} (GROUP: the group of the gateway's user, for example sealane)"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shell_reads_a_path_as_one_word() {
+        for plain in ["/etc/sealane/a-1_b.pem", "../c.key", "caf\u{e9}.pem"] {
+            assert_eq!(shell_word(plain), plain);
+        }
+        for (path, word) in
+            [("b c.p12", "'b c.p12'"), ("a;rm", "'a;rm'"), ("it's", "'it'\\''s'"), ("", "''"), ("$x", "'$x'")]
+        {
+            assert_eq!(shell_word(path), word);
+        }
+    }
 }

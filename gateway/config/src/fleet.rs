@@ -2,6 +2,7 @@
 
 use super::Config;
 use super::access::{Mistake, read_again};
+use super::audit;
 use super::certificates::load;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Errors, Place, Sink};
@@ -162,6 +163,11 @@ pub(super) fn read(top: &Section, early_data: bool, automatic: bool) -> (TicketK
     let file = top.optional_at(&top::ticket_keys_file);
     let sink = top.sink;
     let has_store = top.key_span("store").is_some();
+    if let Some(span) = top.key_span("store") {
+        let what = "values in the store are encrypted with nonces that are made outside the FIPS module";
+        let help = "remove [store]; gateways can share tickets with ticket_keys = \"file\"";
+        audit::outside_module(sink, &span, what, help);
+    }
     let store = top.table(&top::store).and_then(|section| store(section, early_data, automatic));
     let source = match (choice.as_ref().map_or(TicketKeyChoice::Own, |c| c.value), file) {
         (TicketKeyChoice::File, Some(file)) => ticket_key_file(sink, &file),
@@ -297,8 +303,17 @@ fn store(section: Section, has_early_data: bool, has_automatic: bool) -> Option<
     if let Some(At { value: StoreUrl::Tcp { host, tls: false, .. }, span }) = &url
         && !is_local(host)
     {
-        let message = "the connection to the store is not encrypted: an attacker on the network path can read the password, and can \
-                       make the gateways accept early data again";
+        let parts = [
+            password_file.as_ref().map(|_| "read the password"),
+            early_data.as_ref().filter(|e| e.value).map(|_| "make the gateways accept early data again"),
+            rate_limits.then_some("change the counts of rate limits"),
+            Some("delete what the gateways share"),
+        ];
+        let can: Vec<&str> = parts.into_iter().flatten().collect();
+        let message = format!(
+            "the connection to the store is not encrypted: an attacker on the network path can {}",
+            can.join(", and can ")
+        );
         sink.warn(span, message, Some("write url = \"rediss://…\"".to_owned()));
     }
     let early = early_data.as_ref().is_some_and(|e| e.value);
@@ -355,7 +370,8 @@ fn secret(sink: &Sink, file: &At<PathBuf>) -> Option<Zeroizing<[u8; KEY]>> {
         let shown = file.value.display().to_string();
         let help = format!(
             "copy the file from another gateway of this store. Only for the first gateway, make one: (umask 077; openssl rand \
-             -base64 32 > {shown}) && {}",
+             -base64 32 > {}) && {}",
+            files::shell_word(&shown),
             files::readable_by_group(&shown)
         );
         sink.error(&file.span, format!("{}: this is not 32 bytes in base64", file.value.display()), Some(help));

@@ -93,7 +93,7 @@ pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
 pub use edit::{ServerEdit, edit_servers};
 pub use example::example;
-pub use files::plain;
+pub use files::{plain, shell_word};
 pub use fleet::{
     KeyList, SharedEarlyData, SharedRateLimits, StoreSettings, StoreUrl, TicketKeySource, read_ticket_keys_again,
 };
@@ -414,8 +414,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let mut store = certificates::load::Store::new();
     store.fetching = revocation::fetching(&top);
     let listeners_absent = top.key_span("listener").is_none();
-    let mut access = AccessLists::default();
-    let mut listeners = listener::read_all(&top, user.as_ref(), &mut store, &mut addresses, &mut access);
+    let mut routes = Routes::default();
+    let mut listeners = listener::read_all(&top, user.as_ref(), &mut store, &mut addresses, &mut routes);
     let mut targets: Vec<Target> = listeners
         .iter()
         .map(|l| Target {
@@ -432,7 +432,6 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let mut context =
         upstream::Context { store: &mut store, resolver, names: Vec::new(), udp_listeners, takes_early_data };
     let mut upstreams = Upstreams::default();
-    let mut routes = Routes { access, ..Routes::default() };
     let (rate_limits, rate_places) = rate::read_all(&top, &mut routes);
     routing.rate_limits = rate_limits;
     let (concurrency_limits, concurrency_places) = rate::read_concurrency(&top, &mut routes);
@@ -499,16 +498,6 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     routing.pages = routes.pages;
     routing.host_responses = routes.host_responses;
     routing.has_cors = routing.routes.iter().any(|route| route.responses.cors.is_some());
-    if let Some((key, span)) =
-        access.certificates.take().filter(|_| !listeners.iter().any(listener::Draft::asks_for_certificates))
-    {
-        let help = "add client_auth = { mode = \"optional\", ca = \"clients.pem\" } to [listener.tls]".to_owned();
-        sink.error(
-            &span,
-            format!("\"{key}\" refuses every client: no listener asks for client certificates"),
-            Some(help),
-        );
-    }
 
     let is_automatic = |l: &listener::Draft| l.tls.as_ref().is_some_and(|tls| tls.automatic.is_some());
     let automatic = listeners.iter().any(is_automatic);

@@ -123,6 +123,7 @@ pub(super) fn unix_socket(sink: &Sink, written: &At<String>, rights: Rights) -> 
 
 /// How to create the folder of a file or socket that the gateway writes.
 pub(super) fn created(folder: std::path::Display<'_>) -> String {
+    let folder = crate::files::shell_word(folder);
     format!(
         "create it for the gateway's user: sudo install -d -o USER -g GROUP {folder}. sealane.service can write only to \
          /run/sealane, /var/lib/sealane and /var/log/sealane"

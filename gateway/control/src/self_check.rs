@@ -26,6 +26,8 @@ const UDP_BUFFER: u64 = 4 << 20;
 /// What else a limit of the system needs that applies when a socket is opened.
 const FOR_NEW_SOCKETS: &str = ", a file in /etc/sysctl.d that keeps the value after a boot, and a restart of the gateway: open sockets keep \
                                the old value";
+/// What else another setting of the system needs.
+const KEPT: &str = ", and a file in /etc/sysctl.d that keeps the value after a boot";
 
 /// How a feature of the system is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -233,7 +235,7 @@ fn fast_open() -> Finding {
         Some(sysctl) => Finding::limited(
             FEATURE,
             format!("net.ipv4.tcp_fastopen is {}: TLS handshakes need one more round trip", sysctl.bits()),
-            sysctl.command(true, true),
+            format!("`{}`{KEPT}", sysctl.command(true, true)),
         ),
         None => Finding::off(FEATURE, "this kernel does not have TCP Fast Open", None),
     }
@@ -270,15 +272,17 @@ fn tun_device() -> Finding {
     const FEATURE: &str = "TUN device";
     match OpenOptions::new().read(true).write(true).open("/dev/net/tun") {
         Ok(_) => Finding::ok(FEATURE, "/dev/net/tun opens"),
-        Err(e) => Finding::off(
-            FEATURE,
-            format!("/dev/net/tun: {e}"),
-            Some(
-                "only [tunnel] needs it: under sealane.service, install the package sealane-openvpn; in a container, pass \
-                 the device; otherwise `sudo modprobe tun`"
-                    .to_owned(),
-            ),
-        ),
+        Err(e) => {
+            let otherwise = match e.kind() {
+                io::ErrorKind::PermissionDenied => "start as root",
+                _ => "`sudo modprobe tun`",
+            };
+            let remedy = format!(
+                "only [tunnel] needs it: under sealane.service, install the package sealane-openvpn; in a container, pass the device; \
+                 otherwise {otherwise}"
+            );
+            Finding::off(FEATURE, format!("/dev/net/tun: {e}"), Some(remedy))
+        }
     }
 }
 
@@ -301,7 +305,7 @@ fn forwarding() -> Finding {
         _ => Finding::off(
             FEATURE,
             "over IPv4, VPN clients reach only this machine",
-            Some("only [tunnel] needs it: sudo sysctl -w net.ipv4.ip_forward=1".to_owned()),
+            Some(format!("only [tunnel] needs it: `sudo sysctl -w net.ipv4.ip_forward=1`{KEPT}")),
         ),
     }
 }

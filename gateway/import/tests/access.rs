@@ -632,6 +632,19 @@ fn what_a_person_has_to_write_is_named() {
     assert!(toml.contains("statuses = [404]") && toml.contains("statuses = [502]"), "{toml}");
     assert_eq!(toml.matches("upstream = true").count(), 1, "{toml}");
     assert!(toml.contains("host_header = \"10.0.0.1\""), "{toml}");
+    let overridden = "events {} http { error_page 500 /e.html; server { listen 80; error_page 502 /e.html; location = /e.html { root /srv; \
+                      internal; } location / { proxy_pass http://10.0.0.1; } } }";
+    let said = report_on(overridden, "error_page 500");
+    assert!(said.contains("no route of the result uses this error_page"), "{said}");
+    let referers = site(
+        "valid_referers none a.test; if ($invalid_referer) { return 403; } location / { proxy_pass http://10.0.0.1; }",
+    );
+    let said = report_on(&referers, "if ($invalid_referer)");
+    assert!(said.contains("write the routes that the entry of valid_referers describes"), "{said}");
+    let commands = "global\n  stats socket /run/haproxy.sock\nfrontend f\n  mode http\n  bind :80\n  default_backend b\nbackend b\n  \
+                    mode http\n  server s 10.0.0.1:80\n";
+    let said = imported("haproxy", commands, &[]).report.to_text(true);
+    assert!(said.contains("stats socket /run/haproxy.sock: [admin] socket accepts commands"), "{said}");
 }
 
 #[test]

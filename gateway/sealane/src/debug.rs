@@ -495,8 +495,8 @@ fn indented(lines: &str) -> String {
 /// A configuration with every default, and secrets masked; or its mistakes, without the lines that they are in, which could
 /// hold secrets.
 fn configuration(path: &Path) -> Result<String> {
-    let file = path.display();
-    let mistakes = || anyhow::anyhow!("{file} cannot be read or has mistakes: run `sealane check --offline -c {file}`");
+    let (file, word) = (path.display(), sealane_control::config::shell_word(path.display()));
+    let mistakes = || anyhow::anyhow!("{file} cannot be read or has mistakes: run `sealane check --offline -c {word}`");
     let document = resolve::document_and_wait(path).map_err(|_| mistakes())?;
     let (effective, _) = Effective::of_document(&document).map_err(|_| mistakes())?;
     Ok(effective.to_json())

@@ -1,15 +1,15 @@
 //! One comparison from the beginning to the end.
 
 use crate::accept::{Accepted, Sight};
-use crate::announce::{Case, Effects, announced, open};
+use crate::announce::{Case, Effects, Entries};
 use crate::client::{Client, Seen};
-use crate::difference::{Aspect, CASES, PORTS, Setup, locked_out, of_handshake, of_request};
+use crate::difference::{Aspect, CASES, FORWARDED, PORTS, Setup, locked_out, of_handshake, of_request};
 use crate::draft::{Draft, LANES, Plan, Times, Untried};
 use crate::files::Files;
 use crate::network::{Addresses, Network, Program};
 use crate::nginx::{Abilities, Runnable};
 use crate::recorder::{Recorder, dns};
-use crate::report::Report;
+use crate::report::{Report, Said};
 use crate::tls::{About, Shake, shake};
 use crate::tree::{Node, Place, walk};
 use crate::words::Named;
@@ -45,6 +45,8 @@ pub struct Options {
     pub translated: Option<PathBuf>,
     /// A file of differences that are accepted.
     pub accept: Option<PathBuf>,
+    /// Whether the other differences are added to this file, without a reason.
+    pub append: bool,
     /// Upstreams of the translation that are inner servers: they take the place of files, caches and the like of the original.
     pub inner: Vec<String>,
     /// Most requests.
@@ -100,7 +102,7 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     };
     let table = translation::read(&translated, &translated_base)?;
     let undecided = translation::undecided(&table);
-    let entries = open(entries, &undecided);
+    let entries = Entries::of(entries, &undecided);
     let abilities = match kind {
         Kind::Nginx => abilities(&program)?.loading(&tree, &base),
         Kind::Haproxy => Abilities { http3: has_quic(&program)?, ..Abilities::default() },
@@ -193,7 +195,8 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     }
     drop((original, gateway));
     let request_id = translation::request_id(&table);
-    let forwarded = kind == Kind::Nginx;
+    // HAProxy adds the client to X-Forwarded-For.
+    let forwarded = if kind == Kind::Nginx { FORWARDED } else { &FORWARDED[1..] };
     let copied = translation::copied(&table);
     let setup = Setup {
         groups: &plan.groups,
@@ -208,6 +211,10 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     report.made = files.made();
     report.untried.append(&mut plan.untried);
     report.finish();
+    if let Some(path) = options.accept.as_deref().filter(|_| options.append) {
+        crate::accept::append(path, &report.proposals())?;
+        report.appends = true;
+    }
     Ok(report)
 }
 
@@ -469,7 +476,7 @@ fn behind<'p>(draft: &Draft, there: &Seen, here: &Seen, asked: bool, plan: &'p P
 
 fn judge(
     plan: &Plan,
-    entries: &[translation::Entry],
+    entries: &Entries,
     effects: &Effects,
     setup: &Setup<'_>,
     (there, here): (&Saw, &Saw),
@@ -505,9 +512,9 @@ fn judge(
             let sight = Sight::of_request(number, draft, difference);
             let of = Some(draft);
             let case = Case { kind, place, scope, draft: of, difference, asked, moved, backends, effects, status };
-            let by = announced(entries, &case);
-            let why = accepted.as_deref_mut().and_then(|a| a.why(&sight));
-            report.add(place, difference, &sight, || Draft::text(draft), by, why);
+            let accepted = accepted.as_deref_mut().and_then(|a| a.why(&sight));
+            let said = Said { announced: entries.announced(&case), decision: entries.decision(&case), accepted };
+            report.add(place, difference, &sight, || Draft::text(draft), said);
         }
     }
     if report.requests < plan.drafts.len() {
@@ -531,10 +538,10 @@ fn judge(
                     }
                     _ => format!("handshake with {}", handshakes.listener.address),
                 };
-                let by = announced(entries, &case);
                 let sight = Sight::of_handshake(&text, difference);
-                let why = accepted.as_deref_mut().and_then(|a| a.why(&sight));
-                report.add(place, difference, &sight, || text.clone(), by, why);
+                let accepted = accepted.as_deref_mut().and_then(|a| a.why(&sight));
+                let said = Said { announced: entries.announced(&case), decision: entries.decision(&case), accepted };
+                report.add(place, difference, &sight, || text.clone(), said);
             }
         }
     }

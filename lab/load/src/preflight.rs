@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustls::{CertificateError, Error};
 use serde::Serialize;
 
 use crate::plan::{Kind, Plan, Protocol};
@@ -100,7 +101,7 @@ fn shake(
     let mut buffer = vec![0; 64 * 1024];
     let mut filled = 0;
     loop {
-        let step = session.process(&mut buffer[..filled], &mut out, None, |_| {}).map_err(|e| e.to_string())?;
+        let step = session.process(&mut buffer[..filled], &mut out, None, |_| {}).map_err(|e| in_words(&e))?;
         buffer.copy_within(step.used..filled, 0);
         filled -= step.used;
         stream.write_all(out.filled()).map_err(|e| e.to_string())?;
@@ -119,16 +120,29 @@ fn shake(
     }
 }
 
+/// How [`in_words`] begins if no authority is known that has issued the certificate.
+const UNKNOWN_ISSUER: &str = "the certificate was not issued by a trusted authority";
+
+fn in_words(error: &Error) -> String {
+    match error {
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => UNKNOWN_ISSUER.to_owned(),
+        error => error.to_string(),
+    }
+}
+
 fn explain(plan: &Plan, host: &str, why: &str) -> LoadError {
-    let certificate = why.contains("certificate");
     let hint = match (plan.tls.verify, &plan.tls.ca) {
-        (Verify::Full | Verify::Chain, None) if certificate => {
+        (Verify::Full | Verify::Chain, _) if !why.contains("certificate") => "",
+        (Verify::Full, _) if why.contains("not valid for name") => {
+            "; request a name of the certificate (--sni NAME), or skip the check of the name with --verify chain"
+        }
+        (Verify::Full | Verify::Chain, None) if why == UNKNOWN_ISSUER => {
             "; trust its authority with --ca FILE, or skip the check of the chain with --verify signature"
         }
-        (Verify::Full, Some(_)) if certificate => {
-            "; check the name and the file in --ca, or use --verify chain or --verify signature"
+        (Verify::Full | Verify::Chain, Some(_)) if why == UNKNOWN_ISSUER => {
+            "; check the file in --ca, or skip the check of the chain with --verify signature"
         }
-        (Verify::Chain, Some(_)) if certificate => "; check the file in --ca, or use --verify signature",
+        (Verify::Full | Verify::Chain, _) => "; --verify signature skips the check of the chain",
         _ => "",
     };
     LoadError::Unreachable(format!("TLS with {host}: {why}{hint}"))

@@ -246,7 +246,7 @@ fn build(description: &Description, counts: &[PerHandshake]) -> Vec<String> {
     let most = counts.iter().map(writes).fold(0.0, f64::max);
     if description.version.contains("AWS-LC") && most >= 4.0 {
         said.push(format!(
-            "{most:.0} write locks per handshake: the library counts references under locks, as if it was compiled as C99"
+            "{most:.0} write locks per handshake: the library counts references under locks, as a build without C11 atomics does"
         ));
     }
     said

@@ -3,6 +3,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -135,13 +136,28 @@ impl Server {
     }
 }
 
-/// Kills a gateway that is nobody's child, such as the successor of an upgrade. One that has ended need not be killed, and a stranger's
-/// process whose id was free again stays.
-pub fn kill_gateway(pid: i32) {
-    let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-    if program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("sealane")) {
-        let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
-    }
+/// Kills the gateways that run with one of these configurations, whoever has started them: also a successor that does not serve yet.
+/// False if one is still there.
+pub fn kill_gateways(files: &[PathBuf]) -> bool {
+    eventually(|| {
+        let left = gateways(files);
+        for pid in left.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        left.is_empty()
+    })
+}
+
+fn gateways(files: &[PathBuf]) -> Vec<i32> {
+    let is_file = |argument: &[u8]| files.iter().any(|file| argument == file.as_os_str().as_bytes());
+    let runs_one = |pid: &i32| {
+        let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("sealane"))
+            && arguments.split(|byte| *byte == 0).any(is_file)
+    };
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(runs_one).collect()
 }
 
 impl Drop for Server {

@@ -5,6 +5,7 @@ use super::CertificateFiles;
 use super::encrypted_key::{self, Undecipherable};
 use super::pkcs12::{self, Unopened};
 use super::token::{KeyPlace, TokenKey};
+use crate::audit;
 use crate::decode::At;
 use crate::diagnostics::Sink;
 use crate::files;
@@ -335,7 +336,10 @@ impl Store {
         let leaf = match X509Certificate::from_der(&chain[0]) {
             Ok((_, leaf)) => leaf,
             Err(_) => {
-                let help = format!("copy the file again, or look at it with: openssl x509 -in {shown} -noout -text");
+                let help = format!(
+                    "copy the file again, or look at it with: openssl x509 -in {} -noout -text",
+                    files::shell_word(&shown)
+                );
                 sink.error(&cert.span, format!("{shown}: the first certificate does not parse"), Some(help));
                 return None;
             }
@@ -391,10 +395,16 @@ impl Store {
         let convert = || {
             let new = format!("{shown}.pem");
             Some(format!(
-                "convert it to PEM, and set \"cert\" to the new file: openssl pkcs12 -legacy -nodes -in {shown} -out {new} && {}",
+                "convert it to PEM, and set \"cert\" to the new file: openssl pkcs12 -legacy -nodes -in {} -out {} && {}",
+                files::shell_word(&shown),
+                files::shell_word(&new),
                 files::readable_by_group(&new)
             ))
         };
+        let what = "the key of a PKCS#12 bundle is derived outside the FIPS module";
+        if audit::outside_module(sink, &file.span, what, &convert().unwrap_or_default()) {
+            return None;
+        }
         let (message, help) = match pkcs12::open(bytes, words) {
             Ok(bundle) => return Some((self.chain(bundle.certificates, &bundle.key), bundle.key)),
             Err(Unopened::Undecipherable(Undecipherable::WrongPassphrase)) => match passphrase {
@@ -470,7 +480,9 @@ impl Store {
                     i + 2
                 ),
                 None => format!(
-                    "compare: openssl x509 -in {shown_cert} -noout -pubkey; openssl pkey -in {shown_key} -pubout"
+                    "compare: openssl x509 -in {} -noout -pubkey; openssl pkey -in {} -pubout",
+                    files::shell_word(&shown_cert),
+                    files::shell_word(&shown_key)
                 ),
             };
             sink.error(&key.span, message, Some(help));
@@ -609,8 +621,10 @@ pub(crate) fn certificates(sink: &Sink, what: &str, file: &At<PathBuf>) -> Optio
             let help = match () {
                 () if looks_like_der(bytes) => {
                     format!(
-                        "the file looks like DER; convert it to PEM, and name the new file here: openssl x509 -inform der -in {shown} \
-                         -out {shown}.pem"
+                        "the file looks like DER; convert it to PEM, and name the new file here: openssl x509 -inform der -in {} \
+                         -out {}",
+                        files::shell_word(&shown),
+                        files::shell_word(format!("{shown}.pem"))
                     )
                 }
                 () => "a PEM file has a line \"-----BEGIN CERTIFICATE-----\"".to_owned(),
@@ -657,7 +671,10 @@ pub(crate) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<Revoca
         Ok(lists) => Some(lists),
         Err(why) => {
             let shown = file.value.display();
-            let help = format!("get the list again from its CA, and look at it: openssl crl -in {shown} -noout -text");
+            let help = format!(
+                "get the list again from its CA, and look at it: openssl crl -in {} -noout -text",
+                files::shell_word(&shown)
+            );
             sink.error(&file.span, format!("{shown}: {why}"), Some(help));
             None
         }
@@ -715,16 +732,20 @@ pub(crate) fn private_key(
                 _ if encrypted => (
                     format!("{shown}: the private key is encrypted"),
                     Some(format!(
-                        "set \"passphrase_file\"; or remove the passphrase, and set \"key\" to the new file: openssl pkey -in {shown} \
-                         -out {shown}.new && {}",
+                        "set \"passphrase_file\"; or remove the passphrase, and set \"key\" to the new file: openssl pkey -in {} \
+                         -out {} && {}",
+                        files::shell_word(&shown),
+                        files::shell_word(format!("{shown}.new")),
                         files::readable_by_group(&format!("{shown}.new"))
                     )),
                 ),
                 pem::Error::NoItemsFound if looks_like_der(bytes) => (
                     format!("{shown}: no private key in PEM form in this file"),
                     Some(format!(
-                        "the file looks like DER; convert it to PEM, and set \"key\" to the new file: openssl pkey -inform der -in {shown} \
-                         -out {shown}.pem && {}",
+                        "the file looks like DER; convert it to PEM, and set \"key\" to the new file: openssl pkey -inform der -in {} \
+                         -out {} && {}",
+                        files::shell_word(&shown),
+                        files::shell_word(format!("{shown}.pem")),
                         files::readable_by_group(&format!("{shown}.pem"))
                     )),
                 ),
@@ -786,7 +807,9 @@ fn decrypted_key(
     // OpenSSL 3 reads old encryptions only with its legacy provider.
     let rewrite = format!(
         "encrypt the key again, and set \"key\" to the new file: openssl pkcs8 -provider legacy -provider default -topk8 -v2 \
-         aes-256-cbc -v2prf hmacWithSHA256 -in {shown} -out {shown}.new && {}",
+         aes-256-cbc -v2prf hmacWithSHA256 -in {} -out {} && {}",
+        files::shell_word(&shown),
+        files::shell_word(format!("{shown}.new")),
         files::readable_by_group(&format!("{shown}.new"))
     );
     let (message, help) = match encrypted_key::decrypt(bytes, words) {

@@ -15,7 +15,6 @@ use crate::redirects as tables;
 use crate::response_rewrites as rewritten;
 use crate::upstream::{Entry, entries, entries_shape};
 use sealane_http::coding::Coding;
-use sealane_proxy::access::HeaderCondition;
 use sealane_proxy::balance::HashKey;
 use sealane_proxy::compression::MediaTypes;
 use sealane_proxy::cors::OriginPattern;
@@ -157,15 +156,15 @@ table! {
     /// Names of client certificates that are refused, even if `allow_certificate` names them.
     deny_certificate: Strings = Strings, example(["cn:mallory"]);
     /// A table of header names and conditions, all of which must hold: `true` (present), `false` (absent), `"text"`,
-    /// `"text*"` (prefix), or a list of texts. If a request has several headers of one name, each of them must satisfy
-    /// the condition. **Every client can send every header**: use this setting only for secret values (the gateway
-    /// compares them in constant time), or behind a proxy that sets the header. See [access
+    /// `"text*"` (prefix), a list of texts, or `{ regex = '…' }`. If a request has several headers of one name, each of
+    /// them must satisfy the condition. **Every client can send every header**: use this setting only for secret values
+    /// (the gateway compares texts in constant time), or behind a proxy that sets the header. See [access
     /// control](page:access-control#by-header).
-    allow_header: Own<Vec<HeaderCondition>> = Own(who::header_conditions, who::header_shape),
+    allow_header: Own<Vec<who::Condition>> = Own(who::header_conditions, who::header_shape),
         example({ X-Edge-Secret = ["k7Qp2mZc9vTt"] }), secret(Values);
     /// A table of header names and conditions, as in `allow_header`: a request for which one of the conditions holds is
     /// refused.
-    deny_header: Own<Vec<HeaderCondition>> = Own(who::header_conditions, who::header_shape),
+    deny_header: Own<Vec<who::Condition>> = Own(who::header_conditions, who::header_shape),
         example({ X-Debug = true }), secret(Values);
 }
 
@@ -263,8 +262,8 @@ table! {
     rewrite_cookie_domain: Own<Vec<Pair>> = Own(rewritten::cookie_domains, || Shape::Map(Box::new(Shape::Text(None)))),
         example({ "app.internal" = "example.com" }), aliases("proxy_cookie_domain");
     /// Which pages of other origins may read responses: a table, or `false` in a route. A route without `cors` uses
-    /// the host's `cors`. For a route with `false`, preflights are requests like others: to let its servers answer them,
-    /// `methods` of the route, if it has this setting, must contain `OPTIONS`. See
+    /// the host's `cors`. For a route with `false`, preflights are requests like others. If its servers are to answer them, the
+    /// route must accept OPTIONS: if it has `methods`, add `OPTIONS` to them. See
     /// [routing](page:routing#pages-of-other-origins).
     cors: Own<Cors> = Own(cross_origin::read, || Shape::Either(vec![Shape::Flag, Shape::Table(&cors::TABLE)])),
         example({ origins = ["https://app.example.com"] });

@@ -111,12 +111,14 @@ table! {
     /// the password. The lifetime of a token is never extended. A token becomes invalid when its user's line is removed
     /// from `users`, or when the user's entry is removed from the directory (`[tunnel.ldap]`). With `auth_command` alone, a
     /// removed user keeps access until the token expires. A restart that ends the sessions also makes all tokens invalid,
-    /// unless there is a `token_secret`; an upgrade does not.
+    /// unless there is a `token_secret`; an upgrade does not. With `[tunnel.oidc]`, users log in again after such a restart, also
+    /// with a `token_secret`.
     token_lifetime: Time = Time::TIMEOUT, described("none: no tokens"), example("12h");
     /// A file with the secret of tokens, for [several gateways](page:two-vpn-gateways) that accept each other's tokens
     /// (`auth-gen-token-secret` of OpenVPN): at least 32 bytes, as `openssl rand -base64 48` or `openvpn --genkey auth-token`
     /// write them. All gateways need the same file, the same `token_lifetime` and the same users. Tokens then also stay valid over
-    /// restarts. Who reads the file can create tokens for every user.
+    /// restarts. Exception: with `[tunnel.oidc]`, a token admits a new connection only at a gateway that remembers the login. Anyone
+    /// who can read the file can create tokens for every user.
     token_secret: File = File, described("each gateway has its own secret"), example("tokens.key"), needs("token_lifetime");
     /// The client's name is its user name, even if the client has a certificate: for `[[tunnel.client]]`, for limits
     /// of groups, in the log and in the status.
@@ -148,8 +150,8 @@ table! {
     /// Without `network6`, their IPv6 traffic does not go through the tunnel.
     redirect_gateway: Flag = Flag, default(false);
     /// Source NAT: packets from clients to other networks get this machine's address as their source. An IPv6 network
-    /// gets source NAT only if it is in `fc00::/7`. At each start, the gateway runs `nft` to write the rules to the
-    /// table `sealane_tunnel` of nftables. `sealane tunnel nat -c FILE` prints the rules. The rules stay when the
+    /// gets source NAT only if it is in `fc00::/7`. At each start and upgrade, the gateway runs `nft` to write the rules to
+    /// the table `sealane_tunnel` of nftables. `sealane tunnel nat -c FILE` prints the rules. The rules stay when the
     /// gateway stops (`sealane tunnel nat --remove` removes them).
     nat: Flag = Flag, default(false);
     /// Additional options for clients, in OpenVPN's syntax. An option that OpenVPN clients do not accept from a server

@@ -304,7 +304,7 @@ fn help(path: &Path, e: &io::Error) -> Option<String> {
                     meta.mode() & 0o777,
                     meta.uid(),
                     meta.gid(),
-                    file = path.display()
+                    file = sealane_config::shell_word(path.display())
                 ),
                 Err(_) => format!("user {me} has no permission to enter one of its parent folders"),
             })
@@ -312,9 +312,13 @@ fn help(path: &Path, e: &io::Error) -> Option<String> {
         ErrorKind::NotFound => {
             // The deepest folder that does exist tells where the path goes wrong.
             let parent = path.ancestors().skip(1).find(|p| p.exists() || p.as_os_str().is_empty())?;
-            let direct = path.parent() == Some(parent);
-            (!direct && !parent.as_os_str().is_empty())
-                .then(|| format!("{} exists, but the rest of the path does not", parent.display()))
+            match path.parent() {
+                Some(folder) if folder == parent => None,
+                Some(folder) if parent.as_os_str().is_empty() => {
+                    Some(format!("there is no folder {}", folder.display()))
+                }
+                _ => Some(format!("{} exists, but the rest of the path does not", parent.display())),
+            }
         }
         ErrorKind::FileTooLarge => {
             Some(format!("the gateway reads at most {} MiB: is this the right file?", MAX_FILE >> 20))

@@ -301,9 +301,10 @@ pub fn while_running(mut errors: Errors) -> Errors {
 /// Reads the main file of a configuration, and how it was.
 async fn read_main(path: &Path, deadline: Instant) -> Result<Content, Errors> {
     files::read(path, deadline).await.map_err(|(Unreadable { why, help }, missing)| {
-        let name = path.display();
+        let name = sealane_config::shell_word(path.display());
         let start = || format!("{START_HELP}: sealane config example > {name}");
-        let help = if missing { Some(start()) } else { help };
+        // If its folder is missing, the help says so.
+        let help = help.or_else(|| missing.then(start));
         about_file(path, format!("cannot read the configuration: {why}"), help)
     })
 }
@@ -566,7 +567,7 @@ pub async fn names(config: &mut Config, limit: Duration) -> Vec<Warning> {
             Some(_) => (format!("\"{host}\" does not resolve now: {why}"), "the last known addresses are used"),
             None => (
                 format!("\"{host}\" does not resolve: {why}"),
-                "the server is down until the name resolves; \"resolver\" selects the DNS server",
+                "the server is down until the name resolves; \"resolver\" in the configuration selects the DNS server",
             ),
         };
         warnings.push(place.diagnostic(Severity::Warning, message, Some(help.to_owned())));

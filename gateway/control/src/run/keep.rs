@@ -63,9 +63,10 @@ pub async fn stage(file: &Path, text: Vec<u8>, known: Print) -> Result<Staged, P
                      below /var/lib/sealane, and set ExecStart and ExecStartPre with systemctl edit, or add ReadWritePaths=; \
                      or leave out keep=file (option --keep)"
                 ),
-                None => format!(
+                None if e.kind() == io::ErrorKind::PermissionDenied => format!(
                     "cannot write into the folder of {shown}: {e}; the gateway's user must own the file and the folder"
                 ),
+                None => format!("cannot write into the folder of {shown}: {e}"),
             };
             Err(Problem::new(409, detail))
         }
@@ -192,7 +193,10 @@ pub async fn store_certificate(folder: PathBuf, name: String, pem: Option<Bytes>
                     "cannot write {shown}: {e}; under sealane.service, set \"storage\" of [admin] to a folder below \
                      /var/lib/sealane"
                 ),
-                _ => format!("cannot write {shown}: {e}; the gateway's user must own \"storage\" of [admin]"),
+                io::ErrorKind::PermissionDenied => {
+                    format!("cannot write {shown}: {e}; the gateway's user must own \"storage\" of [admin]")
+                }
+                _ => format!("cannot write {shown}: {e}"),
             };
             Err(Problem::new(409, detail))
         }

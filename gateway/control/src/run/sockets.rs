@@ -58,8 +58,8 @@ impl fmt::Display for SocketError {
             }
             Errno::ACCESS | Errno::PERM if self.address.port() >= 1024 => write!(
                 f,
-                "permission denied: a security policy of this machine (for example SELinux, or the sandbox of the service) does not \
-                 allow this port"
+                "permission denied: a security policy of this machine (for example SELinux, the sandbox of the service, or \
+                 net.ipv4.ip_unprivileged_port_start above this port) does not allow this port"
             ),
             Errno::ACCESS | Errno::PERM => {
                 let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("sealane"));
@@ -67,7 +67,7 @@ impl fmt::Display for SocketError {
                     f,
                     "permission denied: ports below 1024 need root or CAP_NET_BIND_SERVICE: \
                      `sudo setcap cap_net_bind_service=+ep {}`",
-                    program.display()
+                    sealane_config::shell_word(program.display())
                 )
             }
             Errno::ADDRNOTAVAIL => {

@@ -76,9 +76,10 @@ pub(crate) fn become_user(config: &Config, keep: CapabilitySet) -> Result<()> {
     }
     if let AccessLogTarget::File(path) = &config.access_log {
         if OpenOptions::new().append(true).open(path).is_err() {
-            let path = path.display();
             log::warn!(
-                "{name} cannot write {path}, so reopen-logs and an upgrade will fail: `sudo chown {name} {path}`"
+                "{name} cannot write {}, so reopen-logs and an upgrade will fail: `sudo chown {name} {}`",
+                path.display(),
+                sealane_config::shell_word(path.display())
             );
         } else if !may_create_beside(path) {
             let folder = folder_of(path).display().to_string();
@@ -120,6 +121,7 @@ fn unreadable(config: &Config, run_as: &RunAs) -> Vec<String> {
     let one = |file: &PathBuf| {
         // Metadata needs no permission for the file itself, only for its parents.
         let is_closed = file.metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied);
+        let word = sealane_config::shell_word(file.display());
         let file = file.display();
         match is_closed {
             true => format!(
@@ -128,7 +130,7 @@ fn unreadable(config: &Config, run_as: &RunAs) -> Vec<String> {
             ),
             false => {
                 format!(
-                    "{name} cannot read {file}, so a reload will fail: `sudo chgrp {gid} {file}; sudo chmod g+r {file}`"
+                    "{name} cannot read {file}, so a reload will fail: `sudo chgrp {gid} {word}; sudo chmod g+r {word}`"
                 )
             }
         }

@@ -1,6 +1,7 @@
 //! What a person reads when the file is wrong.
 
 use super::files::Folder;
+use std::path::Path;
 
 #[test]
 fn every_mistake_is_reported_at_once() {
@@ -38,6 +39,13 @@ fn a_file_that_is_not_there() {
             path.display()
         )
     );
+    // The shell could not write an example into a folder that does not exist.
+    let deeper = path.with_file_name("none").join("none.toml");
+    let errors = sealane_control::resolve::load_and_wait(&deeper).unwrap_err().to_string();
+    let help = format!("help: {} exists, but the rest of the path does not", path.parent().unwrap().display());
+    assert!(errors.contains(&help) && !errors.contains("config example"), "{errors}");
+    let relative = sealane_control::resolve::load_and_wait(Path::new("no-such-folder/x.toml")).unwrap_err().to_string();
+    assert!(relative.contains("help: there is no folder no-such-folder"), "{relative}");
 }
 
 #[test]
@@ -408,6 +416,11 @@ fn messages() {
             "write a file, or a URL with http:// or https://",
         ),
         ("[[listener]\naddress = \"127.0.0.1:0\"\n".to_owned(), "unclosed array table"),
+        ("[[listener]]\nsocket_mode = 0660\n".to_owned(), "put it in quotes, as in socket_mode = \"0660\""),
+        ("[log]\nlevel = debug\n".to_owned(), "put it in quotes, as in level = \"debug\""),
+        ("user = \"sealane\n".to_owned(), "the text has no \" at its end"),
+        ("user = 'sealane\n".to_owned(), "the text has no ' at its end"),
+        ("[[host]]\nname = \"\\d\"\n".to_owned(), "write the text in single quotes"),
         (listener("") + &respond + "mirror = true\n", "must be a table or false"),
         (listener("") + &respond + "mirror = { percent = 5 }\n", "\"mirror\" does not say where copies go"),
         (listener("") + &respond + "mirror = { to = \"http://127.0.0.1:1\" }\n", "\"mirror\" without an upstream"),

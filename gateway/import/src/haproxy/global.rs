@@ -36,7 +36,7 @@ pub(super) fn global(globals: &[&Section], out: &mut Output, report: &mut Report
                 None => report.missing(l.id, "is not a duration"),
             },
             "ssl-default-bind-sigalgs" | "ssl-default-bind-client-sigalgs" => report.differs(l.id, SIGNATURES),
-            "crt-base" | "ca-base" => report.same(l.id, "put before the paths"),
+            "crt-base" | "ca-base" => report.same(l.id, "this folder is put before relative paths"),
             _ => {}
         }
     }

@@ -198,7 +198,7 @@ fn rest(sections: &[Section], report: &mut Report) {
         let whole = match section.kind.as_str() {
             "userlist" => {
                 userlist(sections, section, report);
-                Some((Outcome::Same, "see the list"))
+                Some((Outcome::Same, "see the line \"userlist\""))
             }
             "peers" => Some((
                 Outcome::NotTranslated,

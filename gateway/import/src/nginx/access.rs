@@ -317,9 +317,10 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
             import.differs(
                 d,
                 format!(
-                    "NGINX has one count for all requests of the zone. Sealane needs a limit for each burst: \
-                     \"{common}\" counts all requests of the zone, with its largest burst; \"{own}\" has the burst \
-                     of this directive, and counts the requests of this directive and of those with a smaller burst"
+                    "in NGINX, all limit_req of a zone share one count. In Sealane, each burst has its own [[rate_limit]], so these \
+                     requests are counted more than once: in \"{common}\", which has the largest burst and counts all \
+                     requests of the zone, and in \"{own}\", which has the burst of this directive and counts only requests of \
+                     directives with this burst or a smaller one"
                 ),
             );
         }
@@ -475,9 +476,10 @@ pub(super) fn concurrency_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>)
             import.differs(
                 d,
                 format!(
-                    "NGINX has one count for all requests of the zone. Sealane needs a limit for each number: \
-                     \"{common}\" counts all requests of the zone, with its largest number; \"{own}\" has the number \
-                     of this directive, and counts the requests of this directive and of those with a smaller number"
+                    "in NGINX, all limit_conn of a zone share one count. In Sealane, each number has its own [[concurrency_limit]], so \
+                     these requests are counted more than once: in \"{common}\", which has the largest number and \
+                     counts all requests of the zone, and in \"{own}\", which has the number of this directive and counts only \
+                     requests of directives with this number or a smaller one"
                 ),
             );
         }

@@ -557,6 +557,9 @@ fn instead(import: &Import, d: &Directive) -> Option<String> {
                 .to_owned(),
         );
     }
+    if condition.variable == "invalid_referer" {
+        return Some("write the routes that the entry of valid_referers describes".to_owned());
+    }
     let map = import.maps.get(condition.variable.as_str()).copied();
     let source = map.and_then(|m| m.word(1)).map(|w| w.replace(['{', '}', '$'], ""));
     let variable = source.as_deref().unwrap_or(&condition.variable);

@@ -241,8 +241,9 @@ fn rest(import: &mut Import, block: &[Directive], known: &Known) {
                 }
                 _ if d.name() == "error_page" => (
                     Outcome::NotTranslated,
-                    "a location that responds with \"return\" has no error page: for maintenance, write maintenance = { page = \"FILE\" } in \
-                     the host or route; for other pages, write the text as respond.body",
+                    "no route of the result uses this error_page: the blocks below it have an error_page of their own, or give a fixed \
+                     response (\"return\", or 501), which has no error page. For maintenance, write maintenance = { page = \"FILE\" } in \
+                     the host or route; for the text of another fixed response, write respond.body",
                 ),
                 Some(Kind::NotNeeded(why)) => (Outcome::Same, why),
                 Some(Kind::Missing(_)) if d.arguments() == ["off"] && !STRICT_IF_OFF.contains(&d.name()) => {

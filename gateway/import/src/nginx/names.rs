@@ -40,13 +40,17 @@ pub(super) fn exact(word: &str) -> Option<String> {
     (is_host(&lower) && lower.contains('.')).then_some(lower)
 }
 
+/// What is said of a regular expression for names that the import cannot write as names.
+pub(super) const EXPRESSION: &str = "the import cannot write this regular expression as names: write each name in names of a \
+     [[host]], or a pattern: \"*.example.com\" (one more label) or \"**.example.com\" (one or more)";
+
 /// Reads a word of `server_name`.
 pub(super) fn meaning(word: &str) -> Meaning {
     let lower = word.to_ascii_lowercase();
     if let Some(pattern) = word.strip_prefix('~') {
         return match patterns::names(pattern) {
             Some(names) => Meaning::Names(names.into_iter().map(|n| (Class::Pattern, n)).collect()),
-            None => Meaning::Unknown("name the hosts; a pattern is \"*.example.com\" or \"**.example.com\""),
+            None => Meaning::Unknown(EXPRESSION),
         };
     }
     if let Some(rest) = lower.strip_prefix("*.").filter(|r| is_host(r)) {
@@ -57,13 +61,15 @@ pub(super) fn meaning(word: &str) -> Meaning {
         return Meaning::Names(vec![(Class::Exact, rest.to_owned()), (Class::Wildcard, format!("**.{rest}"))]);
     }
     if lower.ends_with(".*") {
-        return Meaning::Unknown("name the hosts: a wildcard stands for the first labels only");
+        return Meaning::Unknown(
+            "write each name in names of a [[host]]: a wildcard can stand only for the first labels",
+        );
     }
     if matches!(lower.as_str(), "" | "_" | "-" | "--" | "!@#" | "__") {
         return Meaning::Nothing;
     }
     if lower.contains('$') {
-        return Meaning::Unknown("name the hosts: there are no variables in names");
+        return Meaning::Unknown("write each name in names of a [[host]]: names have no variables");
     }
     let bare = lower.trim_end_matches('.');
     if lower.starts_with('[') && lower.ends_with(']') && lower[1..lower.len() - 1].parse::<std::net::Ipv6Addr>().is_ok()

@@ -287,7 +287,8 @@ pub(super) fn sockets<'d>(import: &mut Import<'d>, block: &'d [Directive], serve
         }
         if socket.claims.patterns.len() > MAX_PATTERNS {
             let d = servers[default];
-            import.decide(d, "there are too many names with regular expressions: name the hosts");
+            import
+                .decide(d, "there are too many names with regular expressions: write each name in names of a [[host]]");
             socket.claims.patterns.truncate(MAX_PATTERNS);
         }
         let mut seats: Vec<Seat> = order.iter().map(|server| Seat { server: *server, names: Vec::new() }).collect();

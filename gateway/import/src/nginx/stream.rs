@@ -1,7 +1,7 @@
 //! `stream`: connections that are relayed, by SNI or address, and datagrams.
 
 use super::access;
-use super::names::{Meaning, meaning};
+use super::names::{EXPRESSION, Meaning, meaning};
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 use super::upstreams::{self, Protocol, Target};
@@ -166,10 +166,7 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
                     "default" => vec!["*".to_owned()],
                     n if !hostnames && n.starts_with(['*', '.']) => continue,
                     n if n.starts_with('~') => {
-                        import.decide(
-                            map,
-                            format!("{n}: name the hosts; a pattern is \"*.example.com\" or \"**.example.com\""),
-                        );
+                        import.decide(map, format!("{n}: {EXPRESSION}"));
                         continue;
                     }
                     n => match meaning(n) {

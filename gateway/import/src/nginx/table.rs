@@ -16,7 +16,8 @@ const GUNZIP: &str = "compressed responses are passed on as the server sends the
 const CODE: &str = "no code is run: let the server do it";
 const ERRORS: &str =
     "if a translated error_page is in effect here, add upstream = true to it; if none is, nothing needs to be done";
-const REWRITE: &str = "responses are passed on unchanged: let the server write its public address (from X-Forwarded-*)";
+const REWRITE: &str = "responses are passed on unchanged: let the server make this change. If it replaces the server's own address, \
+     let the server write its public address (from X-Forwarded-*)";
 const MAIL: &str = "mail is not proxied";
 const LOGS: &str = "the log goes to the standard error, with [log] level";
 const RESUMPTION: &str = "sessions are resumed by tickets whose keys are replaced every ticket_lifetime";

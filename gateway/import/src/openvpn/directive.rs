@@ -218,7 +218,11 @@ pub(super) fn take(d: &Noted, w: &mut Writer, tls_auth: bool, data_ciphers: bool
         }
         ("session-timeout", [seconds]) if seconds.parse::<u32>().is_ok_and(|n| n > 0) => {
             w.set(d, "session_timeout", quoted(&format!("{seconds}s")));
-            w.differs(d, "the client is told to connect again at once; OpenVPN tells it nothing");
+            w.differs(
+                d,
+                "the gateway tells the client to connect again immediately (RESTART); OpenVPN's server ends the session without a \
+                 message",
+            );
         }
         ("session-timeout", ["0"]) => w.same(d, "there is no limit"),
         ("ifconfig-pool-persist", [_, "0", ..]) => {

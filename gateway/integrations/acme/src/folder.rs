@@ -86,16 +86,17 @@ impl Folder {
                     let why = format!(
                         "{} belongs to another user (uid {owner}), but the gateway runs as uid {user}: sudo chown -R {user} {}",
                         folder.display(),
-                        path.display()
+                        sealane_config::shell_word(path.display())
                     );
                     return Err(io::Error::other(why));
                 }
                 let mode = metadata.permissions().mode();
                 if mode & 0o022 != 0 {
                     let why = format!(
-                        "{0} can be written by other users (mode {1:04o}): sudo chmod 700 {0}",
+                        "{} can be written by other users (mode {:04o}): sudo chmod 700 {}",
                         folder.display(),
-                        mode & 0o7777
+                        mode & 0o7777,
+                        sealane_config::shell_word(folder.display())
                     );
                     return Err(io::Error::other(why));
                 }

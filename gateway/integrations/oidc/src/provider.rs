@@ -10,9 +10,9 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::Full;
 use rustls::pki_types::CertificateDer;
-use rustls::{ClientConfig, RootCertStore};
 use sealane_config::Oidc;
 use sealane_requests::Http1;
+use sealane_tls::{control_client, root_store};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::net::IpAddr;
@@ -223,7 +223,7 @@ impl Provider {
         let answer = self.get(&url).await?;
         let bad = |why: &str| format!("{url}: {why}");
         let document: Document =
-            serde_json::from_slice(&answer).map_err(|_| bad("this is no document of a provider"))?;
+            serde_json::from_slice(&answer).map_err(|_| bad("this is not a discovery document of OpenID Connect"))?;
         if document.issuer != self.oidc.issuer {
             let theirs: String = document.issuer.chars().take(MAX_URL).collect();
             let why = format!("the provider's issuer is {theirs:?}: write issuer = {theirs:?} in [tunnel.oidc]");
@@ -231,7 +231,7 @@ impl Provider {
         }
         for endpoint in [&document.authorization_endpoint, &document.token_endpoint, &document.jwks_uri] {
             if !self.may_ask(endpoint) {
-                return Err(bad("an endpoint in this document is no https:// URL"));
+                return Err(bad("an endpoint in this document is not an https:// URL that can be used"));
             }
         }
         Ok(document)
@@ -266,7 +266,8 @@ impl Provider {
         held.tried = Some(Instant::now());
         let answer = self.get(&document.jwks_uri).await.map_err(Failure::Unavailable)?;
         let all = keys(&answer);
-        let all = all.ok_or_else(|| Failure::Unavailable(format!("{}: this is no key set", document.jwks_uri)))?;
+        let all =
+            all.ok_or_else(|| Failure::Unavailable(format!("{}: this is not a key set (JWKS)", document.jwks_uri)))?;
         (held.all, held.fetched) = (Arc::new(all), Some(Instant::now()));
         Ok(held.all.clone())
     }
@@ -298,7 +299,7 @@ impl Provider {
         request: http::request::Builder,
         body: String,
     ) -> Result<(StatusCode, Bytes), String> {
-        let uri: Uri = url.parse().map_err(|_| "this is no URL".to_owned())?;
+        let uri: Uri = url.parse().map_err(|_| "this is not a URL".to_owned())?;
         let authority = uri.authority().ok_or("the URL has no host")?;
         let tls = match uri.scheme_str() {
             Some("https") => Some(self.tls.as_ref().ok_or("there is no CA to verify the provider's certificate with")?),
@@ -312,7 +313,7 @@ impl Provider {
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         let named = HeaderValue::from_str(authority.as_str()).map_err(|_| "the URL has no host".to_owned())?;
         let request = request.uri(path).header(HOST, named).header(USER_AGENT, "sealane");
-        let request = request.body(Full::new(Bytes::from(body))).map_err(|_| "this is no URL".to_owned())?;
+        let request = request.body(Full::new(Bytes::from(body))).map_err(|_| "this is not a URL".to_owned())?;
         let answered = connection.send(request).await.map_err(|e| sealane_requests::chain(&e))?;
         let (head, body) = answered.into_parts();
         let body = sealane_requests::body(body, MAX_ANSWER).await?;
@@ -327,13 +328,6 @@ fn is_local(host: &str) -> bool {
 
 /// The gateway's TLS. `None`: no certificate can be used.
 fn tls(roots: &[CertificateDer<'static>]) -> Option<TlsConnector> {
-    let mut store = RootCertStore::empty();
-    let (added, _) = store.add_parsable_certificates(roots.iter().cloned());
-    if added == 0 {
-        return None;
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .ok()?;
-    Some(Arc::new(config.with_root_certificates(store).with_no_client_auth()).into())
+    let roots = root_store(roots);
+    (!roots.is_empty()).then(|| Arc::new(control_client(roots)).into())
 }

@@ -90,16 +90,16 @@ fn make(folder: &Path) -> io::Result<()> {
         }
         let metadata = std::fs::metadata(folder).map_err(|e| named(&e, folder))?;
         let (owner, user, mode) = (metadata.uid(), geteuid().as_raw(), metadata.permissions().mode());
-        let shown = folder.display();
+        let (shown, word) = (folder.display(), sealane_config::shell_word(folder.display()));
         if owner != user && owner != 0 {
             return Err(io::Error::other(format!(
-                "{shown} belongs to another user (uid {owner}), but the gateway runs as uid {user}: sudo chown -R {user} {shown}"
+                "{shown} belongs to another user (uid {owner}), but the gateway runs as uid {user}: sudo chown -R {user} {word}"
             )));
         }
         if mode & 0o022 != 0 {
             let mode = mode & 0o7777;
             return Err(io::Error::other(format!(
-                "{shown} can be written by other users (mode {mode:04o}): sudo chmod 700 {shown}"
+                "{shown} can be written by other users (mode {mode:04o}): sudo chmod 700 {word}"
             )));
         }
     }

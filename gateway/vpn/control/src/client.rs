@@ -18,6 +18,7 @@ use self::reach::Reach;
 use super::profile::{Profile, Rejected, Remote};
 use super::prompt::{self, Asked};
 use super::proxy::{Login, LoginError, Proxy};
+use super::run::no_interface;
 use super::server::{Outlet, Word};
 use super::session::{Event as SessionEvent, Session, Words, random};
 use super::verify::in_words;
@@ -107,8 +108,10 @@ async fn run(profile: Profile, interface: &mut Interface) -> Result<()> {
     let sockets = any.iter().find_map(|a| Sockets::open(&[*a], &[], 1).ok()).context("cannot open a UDP socket")?;
     let config =
         Config { role: Role::Client, interface: profile.device.clone(), mtu: profile.mtu, ..Config::default() };
-    let plane = UserPlane::start(&config, sockets, sink)
-        .with_context(|| format!("cannot create the interface {} (this needs CAP_NET_ADMIN)", profile.device))?;
+    let plane = UserPlane::start(&config, sockets, sink).map_err(|e| {
+        let what = no_interface(&profile.device, true, e.kind());
+        anyhow::Error::new(e).context(what)
+    })?;
     let plane: Arc<dyn Plane> = Arc::new(plane);
     interface.sweep().await;
     let ended = stay_connected(&plane, profile, interface, outlet, stop).await;

@@ -92,7 +92,7 @@ impl Vpn {
         let (sink, outlet) = server::inbox();
         let started = sealane_tunnel::start(settings.data_plane, &config(&settings), sockets, sink);
         let Started { plane, not_kernel } = started.map_err(|e| {
-            let what = no_interface(&settings.device, e.kind());
+            let what = no_interface(&settings.device, false, e.kind());
             anyhow::Error::new(e).context(what)
         })?;
         let notes = notes(plane.as_ref(), not_kernel, &settings);
@@ -196,9 +196,11 @@ impl Vpn {
                 (_, false) => drop(routed.remove(prefix)),
             }
             if let Err(e) = result {
-                log::warn!(
-                    "tunnel: cannot change the route to {prefix} through {interface}: {e} (this needs CAP_NET_ADMIN)"
-                );
+                let needs = match e.kind() {
+                    io::ErrorKind::PermissionDenied => " (this needs CAP_NET_ADMIN)",
+                    _ => "",
+                };
+                log::warn!("tunnel: cannot change the route to {prefix} through {interface}: {e}{needs}");
             }
         }
     }
@@ -397,19 +399,49 @@ fn reached(settings: &Settings) -> Networks {
     reached
 }
 
-/// Why there is no interface, and what to do.
-fn no_interface(device: &str, kind: io::ErrorKind) -> String {
+/// Why there is no interface, and what to do. `of_client`: for the client, not for the server.
+pub(crate) fn no_interface(device: &str, of_client: bool, kind: io::ErrorKind) -> String {
     // The kernel replaces `%d` with the first number that is free.
     let device = device.replace("%d", "0");
-    let remedy = match kind {
-        io::ErrorKind::NotFound => {
-            "there is no /dev/net/tun: under sealane.service, install the package sealane-openvpn; in a container, pass the \
-             device; otherwise run `sudo modprobe tun`"
-        }
-        _ => {
-            "this needs CAP_NET_ADMIN and /dev/net/tun: under sealane.service, install the package sealane-openvpn; \
-             otherwise start as root"
+    let (package, start, setting) = match of_client {
+        false => (
+            "under sealane.service, install the package sealane-openvpn; ",
+            "otherwise start as root",
+            "\"device\" in [tunnel]",
+        ),
+        true => {
+            ("", "start the client with sudo, or with the systemd unit sealane-client@NAME", "`dev` in the profile")
         }
     };
+    let remedy = match kind {
+        io::ErrorKind::NotFound => format!(
+            "there is no /dev/net/tun: {package}in a container, pass the device; otherwise run `sudo modprobe tun`"
+        ),
+        io::ErrorKind::PermissionDenied => format!("this needs CAP_NET_ADMIN and /dev/net/tun: {package}{start}"),
+        // The kernel says `EEXIST`, `EBUSY` or `EINVAL`, depending on what has the name.
+        io::ErrorKind::AlreadyExists | io::ErrorKind::ResourceBusy | io::ErrorKind::InvalidInput => {
+            format!("is there an interface with this name? `ip link` lists them; {setting} sets another name")
+        }
+        _ => return format!("cannot create the tunnel's interface {device}"),
+    };
     format!("cannot create the tunnel's interface {device} ({remedy})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_do_depends_on_why_there_is_no_interface() {
+        let says = |of_client, kind| no_interface("tun%d", of_client, kind);
+        let taken = says(false, io::ErrorKind::AlreadyExists);
+        assert!(
+            taken.contains("tun0 (is there an interface with this name?") && !taken.contains("CAP_NET_ADMIN"),
+            "{taken}"
+        );
+        assert!(says(true, io::ErrorKind::ResourceBusy).contains("`dev` in the profile"));
+        assert!(says(false, io::ErrorKind::PermissionDenied).contains("install the package sealane-openvpn"));
+        assert!(!says(true, io::ErrorKind::NotFound).contains("sealane.service"));
+        assert_eq!(says(true, io::ErrorKind::OutOfMemory), "cannot create the tunnel's interface tun0");
+    }
 }

@@ -440,7 +440,7 @@ mod tests {
             assert!(has(port, &|d| d.method == "PUT" && d.headers.iter().any(|(n, _)| n == "Authorization")), "{port}");
         }
         let why: Vec<(u32, &str)> = plan.untried.iter().map(|u| (u.place.line, u.why.as_str())).collect();
-        assert!(why.iter().any(|(line, why)| *line == 12 && why.contains("replaces the certificates")), "{why:?}");
+        assert!(why.iter().any(|(line, why)| *line == 12 && why.contains("makes the certificates")), "{why:?}");
         assert!(has(443, &|d| d.place.line == 11 && d.shown == Shown::Namesake));
         assert!(has(80, &|d| d.path == "/upload/" && d.behaviour == Behaviour::RedirectToItself));
         assert!(has(80, &|d| d.path == "/old/" && d.behaviour == Behaviour::RedirectToPass));

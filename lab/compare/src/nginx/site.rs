@@ -476,8 +476,8 @@ impl<'n> Site<'_, 'n> {
                             }
                             Some(_) => plan.unasked(
                                 &node.place,
-                                "no request is made for its condition: the command replaces the certificates of clients. Try one that \
-                                 NGINX refuses",
+                                "no request is made for its condition, because the command makes the certificates of clients itself. Check \
+                                 by hand that Sealane refuses a client certificate that NGINX refuses",
                             ),
                             None => plan.unasked(&node.place, "no request is made for its condition"),
                         },

@@ -16,14 +16,13 @@ use crate::backend::{Backend, ok};
 use crate::crowd::Crowd;
 use crate::gateway::{Gateway, launch, order, serving};
 use crate::http::Wire;
-use crate::process::kill_gateway;
+use crate::process::kill_gateways;
 use crate::site::{HOST, Site};
 use crate::store::Store;
 use crate::{WAIT_LIMIT, binary, client, eventually, ports, raise_open_files};
 use anyhow::{Context, anyhow, bail, ensure};
 use report::{EmptyStore, Limit, Memory, Moments, Rotation, StoreLoad};
 use rustls::{ClientConfig, HandshakeKind};
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -89,8 +88,6 @@ struct Member {
 /// Running gateways, their store and their server; ended on drop.
 pub struct Fleet {
     members: Vec<Member>,
-    /// Processes that have taken over from the first ones.
-    successors: BTreeSet<i32>,
     store: Store,
     backend: Backend,
     site: Site,
@@ -103,7 +100,11 @@ pub struct Fleet {
 
 impl Drop for Fleet {
     fn drop(&mut self) {
-        self.successors.iter().for_each(|pid| kill_gateway(*pid));
+        // Also those that have taken over from the first processes.
+        let files: Vec<PathBuf> = self.members.iter().map(|member| member.file.clone()).collect();
+        if !kill_gateways(&files) {
+            crate::say("a gateway of the fleet cannot be killed");
+        }
     }
 }
 
@@ -125,8 +126,8 @@ impl Fleet {
             }
         });
         let secret = site.file("store.secret", format!("{}A=\n", "x".repeat(42)));
-        let (members, successors) = (Vec::with_capacity(settings.size), BTreeSet::new());
-        let mut fleet = Self { members, successors, store, backend, site, secret, settings, version: 1 };
+        let members = Vec::with_capacity(settings.size);
+        let mut fleet = Self { members, store, backend, site, secret, settings, version: 1 };
         for n in 0..settings.size {
             let member = fleet.start_member(n);
             fleet.members.push(member);
@@ -420,7 +421,6 @@ impl Fleet {
             order(&member.socket, "upgrade").with_context(|| format!("gateway {n}"))?;
             let after = serving(&member.socket).with_context(|| format!("the new gateway {n} does not answer"))?;
             taken.push(millis(start));
-            self.successors.insert(after);
             ensure!(after != before, "the old process of gateway {n} still serves");
         }
         Moments::of(taken)

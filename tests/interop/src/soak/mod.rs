@@ -18,7 +18,7 @@ pub mod tunnel;
 use crate::clock::{Clock, clock_face};
 use crate::gateway::{Gateway, launch, order, serving};
 use crate::http::Wire;
-use crate::process::{Server, kill_gateway};
+use crate::process::{Server, kill_gateways};
 use crate::site::{HOST, Identity, Site};
 use crate::{WAIT_LIMIT, binary, client, eventually, peers, ports};
 use anyhow::{Context, bail, ensure};
@@ -27,7 +27,7 @@ use faults::Faults;
 use report::Record;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use sealane_control::admin::ask::{Where, ask};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -140,8 +140,6 @@ struct World {
     /// How many of a hundred datagrams over QUIC are lost.
     loss: Arc<AtomicU64>,
     identity: Identity,
-    /// Processes that served at some time.
-    pids: BTreeSet<i32>,
     random: u64,
     reloads: u64,
 }
@@ -254,7 +252,6 @@ impl World {
             servers: [None, None],
             random: plan.seed | 1,
             backends: [first, second],
-            pids: BTreeSet::new(),
             reloads: 0,
             site,
             plan,
@@ -359,7 +356,6 @@ impl World {
         let mut gateway = launch(&self.site, command, self.listen, self.admin);
         gateway.server.wait_until(|| self.socket.exists());
         self.gateway = Some(gateway);
-        self.pids.extend(self.pid());
     }
 
     fn order(&self, what: &str) -> anyhow::Result<String> {
@@ -413,7 +409,6 @@ impl World {
             }
             Fault::Upgrade => {
                 self.order("upgrade")?;
-                self.pids.extend(self.pid());
             }
             Fault::ServerDies => {
                 let n = self.next(2) as usize;
@@ -541,12 +536,10 @@ impl World {
         Ok(())
     }
 
-    /// Kills the process that serves, and all that served before it.
+    /// Kills all gateways, also a successor that does not serve yet.
     fn kill(&mut self) {
-        self.pids.extend(self.pid());
-        for pid in std::mem::take(&mut self.pids) {
-            kill_gateway(pid);
-        }
+        let file = self.site.path().join("soak.toml");
+        assert!(kill_gateways(std::slice::from_ref(&file)), "a gateway with {} is still there", file.display());
         self.gateway = None;
     }
 

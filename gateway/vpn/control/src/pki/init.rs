@@ -73,8 +73,9 @@ pub fn init(folder: &Path, what: &Init<'_>) -> Result<String> {
     write(&folder.join("endpoint"), &format!("{endpoint}\n"), 0o644)?;
     let port = endpoint.rsplit(':').next().unwrap_or("1194");
     let shown = folder.display();
+    let word = sealane_config::shell_word(&shown);
     let mut toml = format!(
-        "# Made by `sealane tunnel init`. Clients: sealane tunnel client-config --folder {shown} NAME > NAME.ovpn\n\
+        "# Made by `sealane tunnel init`. Clients: sealane tunnel client-config --folder {word} NAME > NAME.ovpn\n\
          [admin]\nsocket = \"admin.sock\"\n\n\
          [tunnel]\nlisten = [\"udp://:{port}\"]\nnetwork = \"{network}\"\n"
     );
@@ -100,7 +101,7 @@ pub fn init(folder: &Path, what: &Init<'_>) -> Result<String> {
     let keep = if passphrase.is_some() { "" } else { " If possible, keep ca.key on another machine." };
     Ok(format!(
         "{shown}: a CA, a server's certificate and a tls-crypt-v2 key.{keep}\n\
-         start:    sealane serve -c {shown}/tunnel.toml\n\
-         a client: sealane tunnel client-config --folder {shown} alice > alice.ovpn\n",
+         start:    sealane serve -c {word}/tunnel.toml\n\
+         a client: sealane tunnel client-config --folder {word} alice > alice.ovpn\n",
     ))
 }
