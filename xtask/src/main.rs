@@ -13,6 +13,7 @@ mod cpu;
 mod cross;
 mod deny;
 mod features;
+mod fleet;
 mod fuzz;
 mod image;
 mod layers;
@@ -20,7 +21,7 @@ mod machine;
 mod measurements;
 mod metadata;
 mod mutants;
-mod openvpn;
+mod newer;
 mod ovpn_vm;
 mod package;
 mod plant;
@@ -104,10 +105,14 @@ enum Command {
     Mutants(mutants::Options),
     /// Run mixed traffic and random faults for a long time, and check that nothing is lost (docs/testing.md)
     Soak(soak::Options),
+    /// Measure a fleet of 10, 30 and 100 gateways with one store on this machine (docs/measurements/fleet/README.md)
+    Fleet(fleet::Options),
     /// Watch the unit tests and the gateway with the address sanitizer and with valgrind (docs/testing.md)
     Sanitize(sanitize::Options),
     /// Fetch OpenVPN 2.7 from a newer suite of Debian for the interop tests, with its own libraries (target/openvpn)
     Openvpn,
+    /// Fetch Valkey from a newer suite of Debian for the tests of the store, with its own libraries (target/valkey)
+    Valkey,
     /// Test the tunnel's kernel data plane in a virtual machine (Debian's qemu and a kernel with `ovpn`)
     OvpnVm(ovpn_vm::Options),
     /// Evaluate the packaged rules, alerts and dashboards with a newer Prometheus (3.x), with classic and with native histograms
@@ -169,8 +174,10 @@ fn main() -> ExitCode {
         Command::Plant(options) => Workspace::load().and_then(|w| plant::run(&w, &options)),
         Command::Mutants(options) => Workspace::load().and_then(|w| mutants::run(&w, &options)),
         Command::Soak(options) => Workspace::load().and_then(|w| soak::run(&w, &options)),
+        Command::Fleet(options) => Workspace::load().and_then(|w| fleet::run(&w, &options)),
         Command::Sanitize(options) => Workspace::load().and_then(|w| sanitize::run(&w, &options)),
-        Command::Openvpn => Workspace::load().and_then(|w| openvpn::run(&w)),
+        Command::Openvpn => Workspace::load().and_then(|w| newer::OPENVPN.run(&w)),
+        Command::Valkey => Workspace::load().and_then(|w| newer::VALKEY.run(&w)),
         Command::OvpnVm(options) => ovpn_vm::run(&options),
         Command::Prometheus => prometheus::run(),
         Command::Pictures => Workspace::load().and_then(|w| steps::pictures(&w)),
@@ -218,7 +225,9 @@ fn prepare(yes: bool) -> Option<JoinHandle<()>> {
     }
     Some(thread::spawn(move || {
         tell("setup", setup::programs(true));
-        // It is no package of this system, so nobody is asked, and it is fetched only where everything is.
-        tell("openvpn", Workspace::load().and_then(|w| openvpn::provide(&w)));
+        // They are no packages of this system, so nobody is asked, and they are fetched only where everything is.
+        for newer in &newer::ALL {
+            tell("setup", Workspace::load().and_then(|w| newer.provide(&w)));
+        }
     }))
 }

@@ -4,7 +4,7 @@ use crate::background::Background;
 use crate::cpu::CpuTime;
 use crate::metadata::{Workspace, cargo};
 use crate::report::{Expected, Report, Skip};
-use crate::{again, count, deny, layers, measurements, openvpn, test_programs, walk};
+use crate::{again, count, deny, layers, measurements, newer, test_programs, walk};
 use anyhow::Context;
 use clap::ValueEnum;
 use serde::Deserialize;
@@ -402,10 +402,11 @@ fn run_tests(
         Err(status) => return Ok(status),
     };
     // One that the user names stays.
-    let newer = openvpn::program(workspace).filter(|_| std::env::var_os(openvpn::VARIABLE).is_none());
+    let unnamed = newer::ALL.iter().filter(|newer| std::env::var_os(newer.variable).is_none());
+    let newer: Vec<_> = unnamed.filter_map(|newer| Some((newer.variable, newer.program(workspace)?))).collect();
     for program in &mut programs {
         gateway.iter().for_each(|gateway| program.env("SEALANE_BIN", *gateway));
-        newer.iter().for_each(|newer| program.env(openvpn::VARIABLE, newer));
+        newer.iter().for_each(|(variable, newer)| program.env(*variable, newer));
     }
     again::run(&programs, report, &mut stdout())
 }
