@@ -241,7 +241,7 @@ fn urls(upstream: &Table) -> Vec<String> {
     servers.iter().filter_map(url).collect()
 }
 
-/// The addresses and Unix sockets of the servers of upstreams, with the name of the upstream.
+/// The addresses and Unix sockets of the servers of upstreams, with the names of the upstreams.
 pub fn of_upstreams(table: &Table, names: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
     let all: Vec<&Table> =
         table.get("upstream").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table).collect();
@@ -251,7 +251,13 @@ pub fn of_upstreams(table: &Table, names: &[String]) -> anyhow::Result<BTreeMap<
         let Some(upstream) = all.iter().find(is_named) else {
             bail!("--inner {name}: the translation has no [[upstream]] with this name");
         };
-        out.extend(urls(upstream).iter().filter_map(|url| Some((crate::nginx::server(url)?, name.clone()))));
+        for address in urls(upstream).iter().filter_map(|url| crate::nginx::server(url)) {
+            // Requests do not say which of two upstreams with one server they are for.
+            let named = out.entry(address).or_insert_with(|| name.clone());
+            if !named.split(" or ").any(|there| there == name) {
+                named.push_str(&format!(" or {name}"));
+            }
+        }
     }
     Ok(out)
 }
@@ -590,6 +596,11 @@ mod tests {
         assert_eq!(found, [("127.0.0.1:8081", "files"), ("unix:/run/n.sock", "files")]);
         let none = of_upstreams(&table, &["other".to_owned()]).unwrap_err();
         assert!(none.to_string().contains("--inner other"), "{none}");
+        let two = format!("{text}[[upstream]]\nname = \"blog\"\nservers = [\"http://127.0.0.1:8081\"]\n");
+        let names = ["files", "blog", "files"].map(str::to_owned);
+        let found = of_upstreams(&two.parse().unwrap(), &names).unwrap();
+        assert_eq!(found["127.0.0.1:8081"], "files or blog", "both names have this address");
+        assert_eq!(found["unix:/run/n.sock"], "files");
     }
 
     /// A setting that is a path, and that is not known here, would be looked for in the folder of the copy.

@@ -273,8 +273,7 @@ fn request_id<'d>(import: &mut Import<'d>, d: &'d Directive, name: &str) {
 
 /// Whether a value is that of a header in the answer of the server that `auth_request` asks.
 fn is_answered(scope: &Scope, value: &str) -> bool {
-    let asks = scope.last("auth_request").is_some_and(|d| d.word(1) != Some("off"));
-    asks && value.strip_prefix('$').and_then(|v| auth::answered(scope, v)).is_some()
+    auth::asks(scope) && value.strip_prefix('$').and_then(|v| auth::answered(scope, v)).is_some()
 }
 
 /// What `Host` says by a value. The outer `None`: there is nothing for it; the inner one: what it says without a setting.

@@ -1,6 +1,7 @@
 //! `error_page`, where it names a file.
 
 use super::actions::PASSES;
+use super::auth;
 use super::locations::Site;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
@@ -30,7 +31,7 @@ pub(super) fn pages<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<
     let intercept = scope.value("proxy_intercept_errors").filter(|(_, value)| *value == "on").map(|(d, _)| d);
     let mut out = Vec::new();
     // Elsewhere in the server, nobody is asked, and so nobody is refused in this way.
-    let asks = site.asks() || scope.last("auth_request").is_some_and(|d| d.word(1) != Some("off"));
+    let asks = site.asks() || auth::asks(scope);
     for d in all {
         let statuses = d.arguments();
         let target = statuses.last().copied().unwrap_or_default();

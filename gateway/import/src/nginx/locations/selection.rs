@@ -4,6 +4,7 @@
 use super::{Location, Matcher, Site, Step, Then, When};
 use crate::nginx::access;
 use crate::nginx::actions;
+use crate::nginx::auth;
 use crate::nginx::http::everywhere;
 use crate::nginx::parser::Directive;
 use crate::nginx::scope::Import;
@@ -362,7 +363,7 @@ impl<'d> Site<'d> {
 
     /// Whether a location asks a server about its requests (`auth_request`).
     pub fn asks(&self) -> bool {
-        self.locations.iter().any(|l| l.scope.last("auth_request").is_some_and(|d| d.word(1) != Some("off")))
+        self.locations.iter().any(|l| auth::asks(&l.scope))
     }
 
     /// Whether what an `error_page` names passes a client on: a redirect, or another server.
