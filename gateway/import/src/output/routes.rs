@@ -203,13 +203,15 @@ pub(crate) struct ErrorPage {
     pub content_type: Option<String>,
     /// Also in the place of servers' responses.
     pub upstream: bool,
+    /// The status of the response, if it is not that of the error.
+    pub status: Option<u16>,
     pub origin: Place,
 }
 
 impl ErrorPage {
     /// What makes two the same.
     fn same(&self) -> String {
-        format!("{:?} {} {:?} {}", self.statuses, self.file, self.content_type, self.upstream)
+        format!("{:?} {} {:?} {} {:?}", self.statuses, self.file, self.content_type, self.upstream, self.status)
     }
 
     pub(super) fn write(&self, out: &mut String, table: &str) {
@@ -222,6 +224,9 @@ impl ErrorPage {
         }
         if self.upstream {
             line(out, "upstream = true", None);
+        }
+        if let Some(status) = self.status {
+            line(out, &format!("status = {status}"), None);
         }
     }
 }
