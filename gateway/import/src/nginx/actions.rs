@@ -9,12 +9,14 @@ use super::maps;
 use super::parser::Directive;
 use super::responses;
 use super::scope::{Import, Scope};
+use super::table;
 use super::upstreams::{self, Protocol, Target};
 use super::variables::{expand, has_variables, target};
 use crate::output::{Action, Path, Route, list};
 use crate::paths::PathTest;
 use crate::patterns::{self, Expression, capture};
 use crate::values::{self, COOKIE};
+use crate::{Kind, Outcome};
 
 /// Directives that pass requests on: NGINX redirects `/x` to `/x/` where a location `/x/` has one.
 pub(super) const PASSES: &[&str] =
@@ -236,7 +238,7 @@ pub(super) fn unreached<'d>(import: &mut Import<'d>, block: &'d [Directive], las
     let says = format!("not reached: {} ends the rewrite directives of this block", named(last));
     for d in block.iter().skip_while(|d| d.id != last.id).skip(1) {
         if matches!(d.name(), "break" | "if" | "return" | "rewrite" | "set") {
-            import.whole(d, crate::Outcome::Same, &says);
+            import.whole(d, Outcome::Same, &says);
         }
     }
 }
@@ -456,7 +458,7 @@ pub(super) fn if_step<'d>(
         Some(holds) if !import.trusts && (!holds || action.is_refusal()) => {
             import.decide(d, values::claim_decides());
             for inner in d.inner() {
-                import.whole(inner, crate::Outcome::NotTranslated, "see the condition");
+                import.whole(inner, Outcome::NotTranslated, "see the condition");
             }
             return None;
         }
@@ -499,6 +501,10 @@ pub(super) fn if_step<'d>(
             }
             cookies_differ(import, d, &any);
             When::Values(any)
+        }
+        (Condition::Except { any, except }, _) => {
+            cookies_differ(import, d, &any);
+            When::Except(any, except)
         }
         (Condition::OtherValue(name, value), _) if action.is_refusal() && !name.starts_with(COOKIE) => {
             // Of two values, a server may read the other one.
@@ -574,18 +580,33 @@ fn instead(import: &Import, d: &Directive) -> Option<String> {
                 .to_owned(),
         );
     }
-    if import.geos.contains_key(variable) {
-        return Some(
+    if let Some(geo) = import.geos.get(variable) {
+        return Some(format!(
             "write the addresses of the geo into allow or deny of the host or route, into allow of maintenance, or into exempt of a \
-             [[rate_limit]]"
-                .to_owned(),
-        );
+             [[rate_limit]]{}",
+            geo::shown(geo)
+        ));
     }
-    let name = of_variable(variable).filter(|name| !name.starts_with(COOKIE) && (returns("403") || returns("401")))?;
+    let name = of_variable(variable)?;
+    if let Some(map) = map {
+        // The map names what is refused, and not what may pass.
+        let key = map.inner().iter().map(Directive::name).find(|key| key.starts_with('~'));
+        let known =
+            key.map(maps::expression).filter(|(text, any_case)| values::matched(&[(text.as_str(), *any_case)]).is_some());
+        let regex = match known {
+            Some((text, true)) => format!("(?i){text}"),
+            Some((text, false)) => text,
+            None => "…".to_owned(),
+        };
+        let (table, name) = name.strip_prefix(COOKIE).map_or(("headers", name.as_str()), |cookie| ("cookies", cookie));
+        return Some(format!(
+            "for each path of this server or location, write a route before its other routes, with {table} = {{ {name} = {{ regex = '{regex}' \
+             }} }} and what the block does (for example, respond = {{ status = 403 }}). A value that the map excepts gets a route before that one"
+        ));
+    }
+    let name = Some(name).filter(|name| !name.starts_with(COOKIE) && (returns("403") || returns("401")))?;
     let texts = match condition.operator.as_str() {
-        "!~" if map.is_none() => {
-            patterns::texts(&condition.value).filter(|all| all.iter().all(|text| is_allowed(text)))
-        }
+        "!~" => patterns::texts(&condition.value).filter(|all| all.iter().all(|text| is_allowed(text))),
         _ => None,
     };
     let texts = texts.filter(|all| all.len() <= MAX_TEXTS).map_or_else(|| "[\"TEXT\", …]".to_owned(), |all| list(&all));
@@ -631,7 +652,7 @@ fn unknown_if<'d>(import: &mut Import<'d>, d: &'d Directive) {
     };
     import.decide(d, format!("{says}{table}. {MEANWHILE}"));
     for inner in d.inner() {
-        import.whole(inner, crate::Outcome::NotTranslated, "see the condition");
+        import.whole(inner, Outcome::NotTranslated, "see the condition");
     }
 }
 
@@ -716,7 +737,42 @@ fn pass<'d>(
     headers::request(import, site, scope, if grpc { "grpc_set_header" } else { "proxy_set_header" }, changes);
     route.upgrade = Some(headers::upgrade(import, scope, d));
     let to = Target { protocol: if grpc { Protocol::Grpc } else { Protocol::Http }, tls, authority };
-    route.rewrites = responses::rewrites(import, l, d, &to, uri, changes.host.as_ref());
+    pass_to(import, l, d, path, rewritten, (&to, uri), changes, route);
+    match route.action.passes() {
+        true => route.rewrites = responses::rewrites(import, l, d, &to, uri, changes.host.as_ref()),
+        false => unpassed(import, l, d),
+    }
+}
+
+/// Says of the directives of a location whose requests get 501 that nothing takes the place of those about its server.
+fn unpassed<'d>(import: &mut Import<'d>, l: &Location<'d>, pass: &'d Directive) {
+    let is_of_server = |d: &&Directive| {
+        let is_named = d.name().starts_with("proxy_") || d.name().starts_with("grpc_");
+        is_named && d.id != pass.id && matches!(table::kind(d.name()), Some(Kind::Translated(_)))
+    };
+    // What protects cookies stays a decision.
+    let protects = |d: &&Directive| d.arguments().iter().any(|a| a.contains(';'));
+    let says = format!("see {}", named(pass));
+    for d in l.directive().inner().iter().filter(|d| is_of_server(d) && !protects(d)) {
+        if import.report.worst(d.id).is_none_or(|worst| worst == Outcome::Same) {
+            import.report.replace(d.id, Outcome::NotTranslated, &says);
+        }
+    }
+}
+
+/// Sends the requests of a location to a server, if routes can do what is done with their path.
+#[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
+fn pass_to<'d>(
+    import: &mut Import<'d>,
+    l: &Location<'d>,
+    d: &'d Directive,
+    path: &Path,
+    rewritten: Option<Rewritten<'d>>,
+    (to, uri): (&Target, Option<&str>),
+    changes: &mut Changes,
+    route: &mut Route,
+) {
+    let (scope, authority) = (l.scope(), to.authority);
     if rewritten.is_some() && (uri.is_some() || has_variables(authority)) {
         return import.missing(
             d,
@@ -724,7 +780,7 @@ fn pass<'d>(
         );
     }
     if has_variables(authority) {
-        return chosen::variable(import, scope, d, uri, &to, changes, route);
+        return chosen::variable(import, scope, d, uri, to, changes, route);
     }
     let constant =
         |uri: &str| !has_variables(uri) && !uri.contains(['?', '#']) && uri.bytes().all(|b| b.is_ascii_graphic());
@@ -819,7 +875,7 @@ fn pass<'d>(
             }
         }
     };
-    if let Some(name) = upstreams::upstream(import, scope, d, &to, changes.host.as_ref()) {
+    if let Some(name) = upstreams::upstream(import, scope, d, to, changes.host.as_ref()) {
         import.same(d, format!("upstream \"{name}\""));
         (route.action, route.origin, route.rewrite) = (Action::Upstream(name), d.place.clone(), rewrite);
         route.template = template;

@@ -313,6 +313,12 @@ pub(super) fn host<'d>(
     Some(found)
 }
 
+/// Whether servers cannot name a location by `X-Accel-Redirect`.
+pub(super) fn ignores_accel(scope: &Scope) -> bool {
+    let all = scope.all(&["proxy_ignore_headers"]);
+    all.iter().any(|d| d.arguments().iter().any(|a| a.eq_ignore_ascii_case("X-Accel-Redirect")))
+}
+
 /// What a scope changes in responses.
 pub(super) fn response<'d>(import: &mut Import<'d>, scope: &Scope<'d>, changes: &mut Changes) {
     for d in scope.all(&["proxy_hide_header", "grpc_hide_header"]) {

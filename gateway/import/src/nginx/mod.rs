@@ -66,6 +66,7 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
         splits: BTreeMap::new(),
         geos: BTreeMap::new(),
         lists: BTreeMap::new(),
+        exempt: BTreeMap::new(),
         zones: BTreeMap::new(),
         bursts: BTreeMap::new(),
         connection_zones: BTreeMap::new(),
@@ -225,6 +226,9 @@ fn rest(import: &mut Import, block: &[Directive], known: &Known) {
         if let Some(user) = known.user_of(d).filter(|_| !import.report.is_known(d.id)) {
             import.missing(d, format!("see {}, which uses this variable", actions::named(user)));
         }
+        if d.name() == "geo" && !import.report.is_known(d.id) {
+            import.decide(d, format!("{GEO}{}", geo::shown(d)));
+        }
         if !import.report.is_known(d.id) {
             let (outcome, says) = match table::kind(d.name()) {
                 // `proxy_cookie_path / "/; Secure"` protects cookies.
@@ -250,7 +254,6 @@ fn rest(import: &mut Import, block: &[Directive], known: &Known) {
                 }
                 Some(Kind::Missing(instead)) => (Outcome::NotTranslated, instead),
                 Some(Kind::Undecided(instead)) => (Outcome::Undecided, instead),
-                Some(Kind::Translated(_)) if d.name() == "geo" => (Outcome::Undecided, GEO),
                 Some(Kind::Translated(_)) if DECIDING.contains(&d.name()) => (
                     Outcome::Undecided,
                     "this directive decides about requests, and the import cannot translate it at this place: write Sealane settings that have the same effect",

@@ -68,6 +68,8 @@ pub(super) struct Import<'d> {
     pub geos: BTreeMap<&'d str, &'d Directive>,
     /// What lists of `allow` and `deny` come to, by their first directive.
     pub lists: BTreeMap<Id, Option<Access>>,
+    /// The clients for whom `map`s have no value, as blocks, by the `map`.
+    pub exempt: BTreeMap<Id, Option<Vec<String>>>,
     /// `limit_req_zone`s by name.
     pub zones: BTreeMap<String, &'d Directive>,
     /// For each of them the bursts of its `limit_req`s, the largest first.

@@ -22,6 +22,11 @@ use crate::report::Place;
 const NO_ROOT: &str = "requests that match no location get 404: there is no \"root\" (NGINX looks for a file in the folder html of its \
      installation)";
 
+/// What is said of an `internal` location to which no directive leads.
+const ACCEL: &str = "clients get 404. In NGINX, a server can name this location in the header X-Accel-Redirect, and NGINX answers with its files. \
+     Sealane passes this header on, and the client gets the response of the server as it is: if a server sends this header, let it send the \
+     files itself, or keep an NGINX between Sealane and this server";
+
 /// Most routes of a server that have an expression.
 const MAX_EXPRESSIONS: usize = 1000;
 
@@ -213,6 +218,8 @@ fn of_branch<'d>(
     }
     let place = site.blamed(decision).place.clone();
     let mut entries: Vec<Entry> = Vec::new();
+    // Where entries begin that have exceptions, how many these are, and the exceptions.
+    let mut excepted: Vec<(usize, usize, &[(String, String)])> = Vec::new();
     let mut rewritten = None;
     let mut access = Access::default();
     // The locations that NGINX has selected, one after the other.
@@ -266,7 +273,10 @@ fn of_branch<'d>(
         let methods = match &step.when {
             When::Method(list, true) => Methods::Of(list.clone()),
             When::Method(list, false) => Methods::Not(list.clone()),
-            When::Values(any) => {
+            When::Values(any) | When::Except(any, _) => {
+                if let When::Except(_, except) = &step.when {
+                    excepted.push((entries.len(), any.len(), except.as_slice()));
+                }
                 for one in any {
                     let route = Route { headers: vec![one.clone()], ..route.clone() };
                     entries.push(Entry { methods: Methods::Any, route });
@@ -306,6 +316,9 @@ fn of_branch<'d>(
             }
             for d in l.d.inner() {
                 import.whole(d, crate::Outcome::Same, "clients get 404");
+            }
+            if !site.is_led_to(l) && !headers::ignores_accel(&site.scope) {
+                import.missing(l.d, ACCEL);
             }
             entries.push(answering(import, site, &l.scope, path, Action::status(404), &place));
         }
@@ -351,7 +364,29 @@ fn of_branch<'d>(
         let joined = entry.route.access.and(&access);
         access::unsayable(import, site.blamed(decision), joined);
     }
+    for (at, len, except) in excepted.into_iter().rev() {
+        with_exceptions(&mut entries, at, at + len, except)?;
+    }
     Some(in_order(entries)?.into_iter().map(Route::settled).collect())
+}
+
+/// Puts copies of the entries from `behind` on before the entries at `at`, for the requests that these except. `None`: one of the copies
+/// would compare a header twice.
+fn with_exceptions(entries: &mut Vec<Entry>, at: usize, behind: usize, except: &[(String, String)]) -> Option<()> {
+    let later = entries.get(behind..)?.to_vec();
+    let mut copies = Vec::new();
+    for (name, rule) in except {
+        for entry in &later {
+            if entry.route.headers.iter().any(|(there, _)| there == name) {
+                return None;
+            }
+            let mut copy = entry.clone();
+            copy.route.headers.push((name.clone(), rule.clone()));
+            copies.push(copy);
+        }
+    }
+    entries.splice(at..at, copies);
+    Some(())
 }
 
 /// `max_body_size` for the requests that get to some locations, one after the other: NGINX compares a request with the limit of each of
@@ -450,9 +485,8 @@ fn content<'d>(
         }
         route.mirror = mirrors::mirror(import, site, &from.scope, &route);
         route.pages = pages::pages(import, site, &from.scope);
-        match route.action.passes() {
-            true => route.compression = compression::compression(import, &from.scope),
-            false => route.rewrites.clear(),
+        if route.action.passes() {
+            route.compression = compression::compression(import, &from.scope);
         }
         let add = |to: &mut Vec<(String, Place)>, more: Vec<(String, Place)>| {
             let new: Vec<_> = more.into_iter().filter(|(name, _)| !to.iter().any(|(n, _)| n == name)).collect();
