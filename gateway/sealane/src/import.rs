@@ -19,8 +19,8 @@ written (it exists, without --force), or --report json is without --out;
 pub enum ImportCommand {
     /// Convert a configuration of NGINX, with the files that it includes
     #[command(after_help = format!("\
-The report lists the directives that are different (with the difference), not translated (with what
-to do instead), or undecided; with --report full, all directives.
+The report lists the directives to decide (undecided) and to look at (different, or not translated), and
+counts the others; with --report explain, all directives that are not the same; with full, all.
 The import does not know or understand an undecided directive, or the directive decides who may
 connect or how strong the protection is. The file has one entry under \"undecided\" for each of
 these directives. `sealane check` and `sealane serve` refuse the file until you have decided each of
@@ -34,8 +34,8 @@ Examples:
     Nginx(Options),
     /// Convert a configuration of HAProxy
     #[command(after_help = format!("\
-The report lists the lines that are different (with the difference), not translated (with what to
-do instead), or undecided; with --report full, all lines.
+The report lists the lines to decide (undecided) and to look at (different, or not translated), and
+counts the others; with --report explain, all lines that are not the same; with full, all.
 The import does not know or understand an undecided line, or the line decides who may
 connect or how strong the protection is. The file has one entry under \"undecided\" for each of
 these lines. `sealane check` and `sealane serve` refuse the file until you have decided each of
@@ -50,8 +50,8 @@ Examples:
     Haproxy(Options),
     /// Convert an OpenVPN server's configuration, and list what cannot be converted
     #[command(after_help = format!("\
-The report lists the options that are different (with the difference), not translated (with what to
-do instead), or undecided; with --report full, all options.
+The report lists the options to decide (undecided) and to look at (different, or not translated), and
+counts the others; with --report explain, all options that are not the same; with full, all.
 The import does not know or understand an undecided option, or the option decides who may
 connect or how strong the protection is. The file has one entry under \"undecided\" for each of
 these options. `sealane check` and `sealane serve` refuse the file until you have decided each of
@@ -76,7 +76,8 @@ pub struct Options {
     /// Overwrite the output file, and files of the same names beside it
     #[arg(long, requires = "out")]
     force: bool,
-    /// The report: text (only differences) or full (everything), on standard error; json (everything), on standard output
+    /// The report: text (what to decide and to look at), explain (all that is not the same) or full (everything), on standard error; json
+    /// (everything), on standard output
     #[arg(long, value_enum, default_value_t = ReportKind::Text)]
     report: ReportKind,
     /// Print the original as it was read, as JSON on the standard output, and translate nothing
@@ -91,6 +92,7 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ReportKind {
     Text,
+    Explain,
     Full,
     Json,
 }
@@ -169,9 +171,11 @@ fn server(options: &Options, import: Import, read: Read) -> Result<()> {
             }
         }
     }
-    match json {
-        true => print(&report.to_json())?,
-        false => eprint!("{}", report.to_text(options.report == ReportKind::Full)),
+    match options.report {
+        _ if json => print(&report.to_json())?,
+        ReportKind::Text | ReportKind::Json => eprint!("{}", report.to_short_text()),
+        ReportKind::Explain => eprint!("{}", report.to_text(false)),
+        ReportKind::Full => eprint!("{}", report.to_text(true)),
     }
     match report.count(Outcome::Undecided) {
         0 => Ok(()),
@@ -181,16 +185,11 @@ fn server(options: &Options, import: Import, read: Read) -> Result<()> {
 
 /// Why the result of an import does not start, if this many directives are undecided.
 fn undecided(count: usize) -> String {
+    const WHY: &str =
+        "the gateway does not start until a person has decided, and removed each entry from \"undecided\"";
     match count {
-        1 => "1 directive is undecided: the import does not know or understand it, it decides who may connect or how strong the \
-              protection is, or Sealane refuses its translation. The gateway does not start until you have decided it and removed it \
-              from \"undecided\""
-            .to_owned(),
-        n => format!(
-            "{n} directives are undecided: the import does not know or understand them, they decide who may connect or how strong \
-             the protection is, or Sealane refuses their translation. The gateway does not start until you have decided each of them \
-             and removed it from \"undecided\""
-        ),
+        1 => format!("1 directive is undecided: {WHY}"),
+        n => format!("{n} directives are undecided: {WHY}"),
     }
 }
 
@@ -239,11 +238,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directives_may_be_undecided_because_they_are_unknown() {
+    fn what_is_undecided_stops_the_start() {
         for (count, begin) in [(1, "1 directive is undecided: "), (12, "12 directives are undecided: ")] {
             let said = undecided(count);
-            assert!(said.starts_with(begin) && said.contains("does not know or understand"), "{said}");
-            assert!(said.ends_with("removed it from \"undecided\""), "{said}");
+            assert!(said.starts_with(begin) && said.ends_with("from \"undecided\""), "{said}");
         }
     }
 }

@@ -303,7 +303,7 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
             continue;
         };
         match d.arguments().contains(&"nodelay") {
-            true => import.differs(
+            true => import.differs_a_little(
                 d,
                 "rate_limit: above the rate, clients get 429 with Retry-After (NGINX: limit_req_status). A new \
                  client can use the whole burst once in each lane, before the lanes share their counts",
@@ -315,7 +315,7 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
             ),
         }
         if let [common, .., own] = names.as_slice() {
-            import.differs(
+            import.differs_a_little(
                 d,
                 format!(
                     "NGINX has one count for all requests of the zone. Sealane needs a limit for each burst: \
@@ -338,7 +338,7 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
     if let Some((d, value)) = scope.value("limit_req_status") {
         match value {
             "429" => import.same(d, "429"),
-            _ => import.differs(d, "the status is 429"),
+            _ => import.differs_a_little(d, "the status is 429"),
         }
     }
     out
@@ -368,7 +368,9 @@ fn rate_limit<'d>(
         settings.set("exempt", list(blocks), place);
     }
     match key.as_str() {
-        "sni" => import.differs(d, "rate_limit: counted by the name in the handshake (the host over plain HTTP)"),
+        "sni" => {
+            import.differs_a_little(d, "rate_limit: counted by the name in the handshake (the host over plain HTTP)")
+        }
         _ => import.same(d, "[[rate_limit]]"),
     }
     for n in 1.. {
@@ -506,9 +508,9 @@ pub(super) fn concurrency_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>)
             );
             continue;
         };
-        import.differs(d, "concurrency_limit: further requests get 429 (NGINX: limit_conn_status)");
+        import.differs_a_little(d, "concurrency_limit: further requests get 429 (NGINX: limit_conn_status)");
         if let [common, .., own] = names.as_slice() {
-            import.differs(
+            import.differs_a_little(
                 d,
                 format!(
                     "NGINX has one count for all requests of the zone. Sealane needs a limit for each number: \
@@ -537,9 +539,8 @@ fn concurrency_limit<'d>(
 ) -> Option<String> {
     let Counted { key, exempt } = counted_by(import, d.word(1)?)?;
     match key.as_str() {
-        "sni" => {
-            import.differs(d, "concurrency_limit: counted by the name in the handshake (the host over plain HTTP)")
-        }
+        "sni" => import
+            .differs_a_little(d, "concurrency_limit: counted by the name in the handshake (the host over plain HTTP)"),
         _ => import.same(d, "[[concurrency_limit]]"),
     }
     let name = if at == 0 { zone.to_owned() } else { format!("{zone}-{}", at + 1) };
@@ -577,7 +578,7 @@ pub(super) fn other_limits<'d>(import: &mut Import<'d>, block: &'d [Directive]) 
     for d in found {
         match d.word(1) {
             Some("429") => import.same(d, "429"),
-            _ => import.differs(d, "the status is 429"),
+            _ => import.differs_a_little(d, "the status is 429"),
         }
     }
 }

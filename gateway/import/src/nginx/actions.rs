@@ -15,6 +15,7 @@ use super::variables::{expand, has_variables, target};
 use crate::output::{Action, Path, Route, list};
 use crate::paths::PathTest;
 use crate::patterns::{self, Expression, capture};
+use crate::report::{MEANWHILE, PLACES};
 use crate::values::{self, COOKIE};
 use crate::{Kind, Outcome};
 
@@ -159,7 +160,7 @@ pub(super) fn answer<'d>(
     let text = text.map(|t| expand(import, scope, t));
     match (status, text) {
         (444, _) => {
-            import.differs(d, "clients get 404; NGINX closes the connection without a response");
+            import.differs_a_little(d, "clients get 404; NGINX closes the connection without a response");
             Action::status(404)
         }
         (301 | 302 | 303 | 307 | 308, Some(url)) => match target(&mark_groups(&url, groups), name) {
@@ -278,10 +279,6 @@ fn undecided_paths(d: &Directive) -> Option<When> {
         _ => Expression::of(pattern, false).filter(|e| !e.is_of_percent).map(When::Expression),
     }
 }
-
-/// What is said of an undecided directive for which the result has nothing.
-const MEANWHILE: &str = "The routes of the result do not contain this rule. Only its entry in \"undecided\" keeps the gateway from \
-     starting without it: do not remove the entry before you have written a replacement";
 
 /// Why a `rewrite` is undecided whose new paths may get to several locations: with the route that gets to the first of them.
 /// `checks`: what protects these locations.
@@ -545,7 +542,7 @@ fn is_allowed(value: &str) -> bool {
 
 fn cookies_differ<'d>(import: &mut Import<'d>, d: &'d Directive, any: &[(String, String)]) {
     if any.iter().any(|(name, _)| name.starts_with(COOKIE)) {
-        import.differs(d, COOKIES_DIFFER);
+        import.differs_a_little(d, COOKIES_DIFFER);
     }
 }
 
@@ -591,8 +588,9 @@ fn instead(import: &Import, d: &Directive) -> Option<String> {
     if let Some(map) = map {
         // The map names what is refused, and not what may pass.
         let key = map.inner().iter().map(Directive::name).find(|key| key.starts_with('~'));
-        let known =
-            key.map(maps::expression).filter(|(text, any_case)| values::matched(&[(text.as_str(), *any_case)]).is_some());
+        let known = key
+            .map(maps::expression)
+            .filter(|(text, any_case)| values::matched(&[(text.as_str(), *any_case)]).is_some());
         let regex = match known {
             Some((text, true)) => format!("(?i){text}"),
             Some((text, false)) => text,
@@ -689,7 +687,7 @@ pub(super) fn content<'d>(
     if !handled {
         import.missing(l.directive(), "Sealane serves no files: requests get 501; name a server for them");
     } else {
-        import.differs(l.directive(), "requests get 501: see the directives in this location");
+        import.differs(l.directive(), PLACES);
     }
 }
 

@@ -126,9 +126,10 @@ pub(super) fn request<'d>(
             },
             "connection" | "upgrade" => import.same(d, "the gateway manages connections and upgrades (WebSocket)"),
             n if FRAMING.contains(&n) => import.same(d, "the gateway frames messages itself"),
-            "x-forwarded-for" | "forwarded" if plain.starts_with('$') => {
-                import.differs(d, if import.trusts { CHAIN } else { SENT })
-            }
+            "x-forwarded-for" | "forwarded" if plain.starts_with('$') => match import.trusts {
+                true => import.differs(d, CHAIN),
+                false => import.differs_a_little(d, SENT),
+            },
             // A trusted proxy may have said something else.
             "x-forwarded-proto" if plain == "$scheme" && import.trusts => {
                 of_parts(import, site, d, name, value, changes)
@@ -212,7 +213,7 @@ fn of_parts<'d>(
     match of_request(value, site.name.as_deref(), site.port) {
         Ok(value) if is_value(&value) => {
             match value.contains("{client_certificate_result}") {
-                true => import.differs(
+                true => import.differs_a_little(
                     d,
                     "request_headers.set: for a request without TLS, $ssl_client_verify is NONE (in NGINX, it is empty)",
                 ),
@@ -338,7 +339,10 @@ pub(super) fn response<'d>(import: &mut Import<'d>, scope: &Scope<'d>, changes: 
         && (value == "epoch" || value.starts_with('-'))
     {
         changes.response.set("Cache-Control", "no-cache", &d.place);
-        import.differs(d, "response_headers.set: Cache-Control is no-cache in every response, and there is no Expires");
+        import.differs_a_little(
+            d,
+            "response_headers.set: Cache-Control is no-cache in every response, and there is no Expires",
+        );
     }
     // Of the module headers-more.
     for d in scope.all(&["more_clear_headers"]) {
@@ -418,7 +422,7 @@ fn add_header<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, 
     }
     match d.word(3) {
         Some("always") => import.same(d, "response_headers.add"),
-        _ => import.differs(d, ALWAYS),
+        _ => import.differs_a_little(d, ALWAYS),
     }
 }
 

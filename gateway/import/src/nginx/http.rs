@@ -177,7 +177,7 @@ fn limits(import: &mut Import, block: &[Directive]) {
         for d in &found {
             match d.word(1).and_then(read) {
                 Some((n, _)) if n == largest => import.same(d, format!("[limits] {key}")),
-                Some(_) => import.differs(
+                Some(_) => import.differs_a_little(
                     d,
                     format!(
                         "[limits] {key} applies to all hosts: the import writes the largest value ({})",

@@ -86,7 +86,7 @@ pub(super) fn condition(import: &mut Import, d: &Directive) -> Option<Condition>
     let name = of_variable(variable)?;
     let Keys { any, except } = keys(map, holds)?;
     match name.starts_with(COOKIE) {
-        true => import.differs(map, COOKIES_DIFFER),
+        true => import.differs_a_little(map, COOKIES_DIFFER),
         false => import.same(map, "routes with \"headers\""),
     }
     let named =

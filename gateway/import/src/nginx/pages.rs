@@ -64,7 +64,7 @@ pub(super) fn pages<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<
                 continue;
             }
         };
-        import.differs(d, "error_page: a request with an ambiguous path (400) gets a plain text unless all routes of the host have the page");
+        import.differs_a_little(d, "error_page: a request with an ambiguous path (400) gets a plain text unless all routes of the host have the page");
         // Of servers' responses, only those from 500 are replaced.
         let (replaced, own): (Vec<u16>, Vec<u16>) =
             page.statuses.iter().partition(|s| intercept.is_some() && **s >= 500);

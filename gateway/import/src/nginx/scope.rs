@@ -99,6 +99,11 @@ impl<'d> Import<'d> {
         self.report.differs(d.id, says);
     }
 
+    /// It differs in a way about which there is nothing to do.
+    pub fn differs_a_little(&mut self, d: &Directive, says: impl Into<String>) {
+        self.report.differs_a_little(d.id, says);
+    }
+
     pub fn missing(&mut self, d: &Directive, says: impl Into<String>) {
         self.report.missing(d.id, says);
     }

@@ -78,7 +78,7 @@ pub(super) fn hosts<'d>(
         }
     }
     if merged.is_empty() {
-        import.differs(server, "no request reaches this server: it has no name and is not the default");
+        import.differs_a_little(server, "no request reaches this server: it has no name and is not the default");
         let says = format!("see {}", actions::named(server));
         return server.inner().iter().for_each(|d| import.whole(d, Outcome::NotTranslated, &says));
     }

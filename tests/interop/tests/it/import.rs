@@ -544,7 +544,7 @@ fn random_ones_behave_alike(kind: &str, generate: fn(&mut model::Random, bool) -
             site.path().join(format!("{kind}-{}.{}", address.port(), if kind == "nginx" { "conf" } else { "cfg" }));
         // The program's start writes the whole file; the import is asked before.
         std::fs::write(&file, &text).expect("it can be written");
-        let imported = run(["import", kind, file.to_str().expect("a plain name")]);
+        let imported = run(["import", kind, file.to_str().expect("a plain name"), "--report", "full"]);
         if !imported.status.success() {
             continue;
         }
@@ -718,7 +718,7 @@ fn what_is_undecided_exits_with_1_and_does_not_start() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1));
     assert!(said.contains("undecided.conf:1: undecided: auth_jwt closed: "), "{said}");
-    assert!(said.contains("1 directive is undecided: the import does not know or understand it, it decides"), "{said}");
+    assert!(said.contains("1 directive is undecided: the gateway does not start until a person has decided"), "{said}");
     assert_eq!(check(&two), Some(1));
     let serve = run([Path::new("serve"), Path::new("-c"), &two]);
     assert_eq!(serve.status.code(), Some(1));

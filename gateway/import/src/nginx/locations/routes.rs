@@ -327,7 +327,7 @@ fn of_branch<'d>(
             let own = root.filter(|_| site.locations.is_empty()).unwrap_or(site.server);
             match root {
                 Some(_) => import.missing(own, "Sealane serves no files: requests that match no location get 501"),
-                None => import.differs(own, NO_ROOT),
+                None => import.differs_a_little(own, NO_ROOT),
             }
             let checks = access::access(import, &site.scope, Some(site));
             let (action, place) = match (checks.closed, root) {
@@ -501,7 +501,7 @@ fn content<'d>(
     for by_map in &changes.by_map {
         match !chosen.is_empty() && changes.response.add(&by_map.name, &by_map.default, &by_map.place) {
             true if by_map.always => import.report.same(by_map.id, "response_headers.add"),
-            true => import.report.differs(by_map.id, headers::ALWAYS),
+            true => import.report.differs_a_little(by_map.id, headers::ALWAYS),
             false => import.report.decide(by_map.id, headers::NO_CONSTANT),
         }
     }
