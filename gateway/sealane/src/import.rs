@@ -5,6 +5,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use sealane_import::{Failed, Imported, Outcome, Parsed, Reader, haproxy, nginx, openvpn};
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -28,10 +29,11 @@ them and removed its entry.
 
 Examples:
   sealane import nginx /etc/nginx/nginx.conf --out sealane.toml
+  sealane import nginx /etc/nginx/nginx.conf --out sealane.toml --inner-nginx
   sealane import nginx /etc/nginx/nginx.conf --out sealane.toml --report json > report.json
 
 {EXIT_CODES}"))]
-    Nginx(Options),
+    Nginx(NginxOptions),
     /// Convert a configuration of HAProxy
     #[command(after_help = format!("\
 The report lists the lines to decide (undecided) and to look at (different, or not translated), and
@@ -63,6 +65,17 @@ Examples:
 
 {EXIT_CODES}"))]
     Openvpn(Options),
+}
+
+/// What the import of NGINX can do besides.
+#[derive(Args)]
+pub struct NginxOptions {
+    #[command(flatten)]
+    options: Options,
+    /// Write inner-nginx.conf beside the output file, for a second NGINX behind Sealane that serves files, FastCGI and caches. It listens
+    /// on this address of the loopback, and on the ports behind it
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:8081", requires = "out")]
+    inner_nginx: Option<SocketAddr>,
 }
 
 /// What all imports have in common.
@@ -131,22 +144,28 @@ impl Reader for Files {
 /// Executes the command.
 pub fn execute(command: ImportCommand) -> Result<()> {
     match command {
-        ImportCommand::Nginx(options) => server(&options, nginx::import, nginx::parsed),
-        ImportCommand::Haproxy(options) => server(&options, haproxy::import, haproxy::parsed),
-        ImportCommand::Openvpn(options) => server(&options, openvpn::import, openvpn::parsed),
+        ImportCommand::Nginx(NginxOptions { options, inner_nginx }) => {
+            if let Some(address) = inner_nginx.filter(|address| !address.ip().is_loopback()) {
+                bail!("--inner-nginx {address}: write an address of this machine alone, such as 127.0.0.1:8081");
+            }
+            let import = |reader: &dyn Reader, path: &Path| nginx::import_with(reader, path, inner_nginx);
+            server(&options, &import, nginx::parsed)
+        }
+        ImportCommand::Haproxy(options) => server(&options, &haproxy::import, haproxy::parsed),
+        ImportCommand::Openvpn(options) => server(&options, &openvpn::import, openvpn::parsed),
     }
 }
 
 /// `sealane tunnel import`, the older name of `sealane import openvpn`.
 pub fn execute_openvpn(file: PathBuf, out: Option<PathBuf>) -> Result<()> {
     let options = Options { file, out, force: false, report: ReportKind::Text, parsed: false, json: false };
-    server(&options, openvpn::import, openvpn::parsed)
+    server(&options, &openvpn::import, openvpn::parsed)
 }
 
-type Import = fn(&dyn Reader, &Path) -> Result<Imported, Failed>;
+type Import<'i> = &'i dyn Fn(&dyn Reader, &Path) -> Result<Imported, Failed>;
 type Read = fn(&dyn Reader, &Path) -> Result<Vec<Parsed>, Failed>;
 
-fn server(options: &Options, import: Import, read: Read) -> Result<()> {
+fn server(options: &Options, import: Import<'_>, read: Read) -> Result<()> {
     let json = options.json || options.report == ReportKind::Json;
     if json && options.out.is_none() {
         bail!("--report json prints the report on standard output: add --out with a file for the configuration");
@@ -160,6 +179,10 @@ fn server(options: &Options, import: Import, read: Read) -> Result<()> {
     match &options.out {
         Some(out) => {
             write_all(out, toml.as_bytes(), &files, options.force)?;
+            for (name, _) in files.iter().filter(|(name, _)| name.starts_with(nginx::INNER)) {
+                let path = out.with_file_name(name);
+                eprintln!("note: Sealane needs a second NGINX beside it: nginx -c {}", path.display());
+            }
         }
         None => {
             print(&toml)?;

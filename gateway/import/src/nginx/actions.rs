@@ -4,6 +4,7 @@ use super::chosen;
 use super::conditions::{Condition, condition, of_variable, parts};
 use super::geo;
 use super::headers::{self, Changes};
+use super::inner;
 use super::locations::{Location, NewPath, Site, Step, Then, When};
 use super::maps;
 use super::parser::Directive;
@@ -666,6 +667,9 @@ pub(super) fn content<'d>(
     changes: &mut Changes,
     route: &mut Route,
 ) {
+    if rewritten.is_none() && inner::serves(import, site, l, named) {
+        return inner::pass(import, site, l, named, changes, route);
+    }
     let block = l.directive().inner();
     let passes = |block: &'d [Directive]| block.iter().rfind(|d| d.name() == "proxy_pass" || d.name() == "grpc_pass");
     if let Some(d) = passes(block) {

@@ -47,6 +47,9 @@ pub(super) fn http<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
     access::open_requests(import, block);
     let servers: Vec<&'d Directive> = block.iter().filter(|d| d.name() == "server").collect();
     let sockets = sockets::sockets(import, block, &servers);
+    if let Some(inner) = &mut import.inner {
+        inner.taken.extend(sockets.iter().map(|socket| socket.port));
+    }
     for socket in &sockets {
         server::listener(import, &scope, &servers, socket);
     }

@@ -2,7 +2,7 @@
 //!
 //! `parser` makes a tree of directives, with included files in their place. `sockets` finds the addresses and which server is
 //! the default at each; `server` writes listeners and hosts; `locations` writes routes, in the order in which NGINX selects
-//! locations; `actions`, `headers`, `upstreams`, `access`, `auth`, `geo` and `tls` translate what is in them.
+//! locations; `inner` writes a second NGINX for what Sealane does not do; `actions`, `headers`, `upstreams`, `access`, `auth`, `geo` and `tls` translate what is in them.
 
 mod access;
 mod actions;
@@ -13,6 +13,7 @@ mod conditions;
 mod geo;
 mod headers;
 mod http;
+mod inner;
 mod lexer;
 mod locations;
 mod log;
@@ -34,6 +35,7 @@ mod variables;
 
 pub(crate) use conditions::of_certificate;
 pub(crate) use headers::{FRAMING, is_name, is_value};
+pub use inner::INNER;
 pub(crate) use responses::location_pair;
 pub use table::DIRECTIVES;
 pub(crate) use variables::parts_of;
@@ -44,11 +46,18 @@ use crate::{Failed, Imported, Kind, Outcome, Parsed, Reader, finish};
 use parser::{Directive, Parser};
 use scope::Import;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::Path;
 
 /// Translates a configuration of NGINX: the main file, or a single file of sites. `path` should be absolute, since the paths in the
 /// result are from its folder.
 pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
+    import_with(reader, path, None)
+}
+
+/// The same, with a second NGINX behind Sealane for files, FastCGI and caches. `inner`: its first address; each server of the original
+/// with such requests has a port of its own, from this one on. Its configuration is one of the further files.
+pub fn import_with(reader: &dyn Reader, path: &Path, inner: Option<SocketAddr>) -> Result<Imported, Failed> {
     let mut report = Report::default();
     let mut parser = Parser::new(reader, path, &mut report);
     let tree = parser.file(path, 0)?;
@@ -71,6 +80,7 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
         bursts: BTreeMap::new(),
         connection_zones: BTreeMap::new(),
         open_requests: BTreeMap::new(),
+        inner: inner.map(inner::Inner::new),
         trusts: false,
         chosen: Vec::new(),
         budget: crate::paths::Budget::default(),
@@ -79,6 +89,7 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
     };
     import.out.title = format!("From {}, by `sealane import nginx`.", path.display());
     translate(&mut import, &tree);
+    inner::write(&mut import, &tree);
     let used = import.report.places();
     let mut passes = Vec::new();
     http::everywhere(&tree, &["fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass"], &mut passes);

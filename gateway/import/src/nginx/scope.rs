@@ -78,6 +78,8 @@ pub(super) struct Import<'d> {
     pub connection_zones: BTreeMap<String, &'d Directive>,
     /// For each of them the numbers of its `limit_conn`s, the largest first.
     pub open_requests: BTreeMap<String, Vec<(u32, &'d Directive)>>,
+    /// The second NGINX, if there is to be one.
+    pub inner: Option<super::inner::Inner>,
     /// Whether the server that is being translated trusts proxies.
     pub trusts: bool,
     /// What a `map` has chosen for the location that is being translated.

@@ -11,6 +11,7 @@ use crate::nginx::actions;
 use crate::nginx::compression;
 use crate::nginx::headers::{self, Changes};
 use crate::nginx::http;
+use crate::nginx::inner;
 use crate::nginx::scope::{Import, Scope};
 use crate::nginx::{mirrors, pages, redirects};
 use crate::output::{Action, Entry, Methods, Path, Route, in_order, joined};
@@ -325,17 +326,27 @@ fn of_branch<'d>(
         End::Server => {
             let root = site.scope.last("root");
             let own = root.filter(|_| site.locations.is_empty()).unwrap_or(site.server);
-            match root {
-                Some(_) => import.missing(own, "Sealane serves no files: requests that match no location get 501"),
-                None => import.differs_a_little(own, NO_ROOT),
+            let files = root.and_then(|root| inner::pass_rest(import, site, root));
+            match (root, &files) {
+                (Some(_), Some(_)) => {}
+                (Some(_), None) => {
+                    import.missing(own, "Sealane serves no files: requests that match no location get 501");
+                }
+                (None, _) => import.differs_a_little(own, NO_ROOT),
             }
             let checks = access::access(import, &site.scope, Some(site));
-            let (action, place) = match (checks.closed, root) {
-                (Some(place), _) => (Action::status(403), place),
-                (None, Some(_)) => (Action::untranslated(), place),
-                (None, None) => (Action::status(404), place),
+            let (action, place) = match (checks.closed, files, root) {
+                (Some(place), ..) => (Action::status(403), place),
+                (None, Some(action), _) => (action, place),
+                (None, None, Some(_)) => (Action::untranslated(), place),
+                (None, None, None) => (Action::status(404), place),
             };
             let mut entry = answering(import, site, &site.scope, path, action, &place);
+            if entry.route.action.passes() {
+                inner::name_client(&mut entry.route);
+                entry.route.rate_limits = access::rate_limits(import, &site.scope);
+                entry.route.concurrency_limits = access::concurrency_limits(import, &site.scope);
+            }
             (entry.route.access, entry.route.forward_auth) = (checks.access, checks.forward_auth);
             (entry.route.basic_auth, entry.route.satisfy_any) = (checks.basic_auth, checks.any);
             entries.push(entry);
