@@ -195,7 +195,7 @@ impl Record {
     fn alike(&self) -> Option<Alike<'_>> {
         match self.worst()? {
             Outcome::Same => None,
-            Outcome::Undecided => Some((self.text.as_str(), self.found.as_slice())),
+            Outcome::Undecided => self.is_whole().then_some((self.text.as_str(), self.found.as_slice())),
             Outcome::NotTranslated => {
                 let is_of = |subject: &&&str| self.found.iter().all(|f| f.says.starts_with(**subject));
                 Some(match SUBJECTS.iter().find(is_of).copied() {
@@ -207,6 +207,11 @@ impl Record {
             }
             Outcome::Different => Some((self.name(), self.found.as_slice())),
         }
+    }
+
+    /// Whether its text is the whole directive: others with this text are the same.
+    fn is_whole(&self) -> bool {
+        !self.text.ends_with('…')
     }
 
     /// Whether it is a part of another directive, whose line says all.
@@ -436,7 +441,7 @@ impl Report {
     pub fn undecided(&self) -> Vec<String> {
         let whole = self.whole();
         let mut shared: BTreeMap<(&str, &str), Vec<&Record>> = BTreeMap::new();
-        for record in &whole {
+        for record in whole.iter().filter(|r| r.is_whole()) {
             for said in record.found.iter().filter(|f| f.outcome == Outcome::Undecided) {
                 shared.entry((record.text.as_str(), said.says.as_str())).or_default().push(record);
             }
@@ -444,9 +449,13 @@ impl Report {
         let mut out = Vec::new();
         for record in &whole {
             for said in record.found.iter().filter(|f| f.outcome == Outcome::Undecided) {
-                // It is in the line of an earlier one.
-                let Some(records) = shared.remove(&(record.text.as_str(), said.says.as_str())) else { continue };
-                out.push(format!("{}: {}: {}{}", record.place, record.text, said.says, record.others(&records)));
+                let others = match shared.remove(&(record.text.as_str(), said.says.as_str())) {
+                    Some(records) => record.others(&records),
+                    // It is in the line of an earlier one.
+                    None if record.is_whole() => continue,
+                    None => String::new(),
+                };
+                out.push(format!("{}: {}: {}{others}", record.place, record.text, said.says));
             }
         }
         out
@@ -546,7 +555,8 @@ impl Report {
 fn heading(action: Action) -> &'static str {
     match action {
         Action::Decide => {
-            "Decide these lines first. Each has an entry in \"undecided\" of the result: write what replaces the line, then remove the entry.\n"
+            "Decide these lines first. Each has an entry in \"undecided\" of the result: write what replaces the line, then remove \
+             the entry.\n"
         }
         Action::Look => "Look at these lines (--report explain says more where a line ends with \"…\"):\n",
         Action::Nothing => "",
@@ -589,6 +599,13 @@ mod tests {
         );
         assert_eq!(report.to_text(true).lines().count(), 10, "each has a line there");
         assert_eq!(report.undecided(), ["a:7: satisfy any: write it (also line 8)"], "it is decided once");
+        // Texts that are cut off may be of different directives.
+        let mut long = Report::default();
+        for (line, end) in [(1, "x"), (2, "y")] {
+            let id = long.record(Place::new("a", line), format!("if ({}{end})", "a".repeat(200)));
+            long.decide(id, "write it");
+        }
+        assert_eq!((long.undecided().len(), long.to_text(false).lines().count()), (2, 3), "{}", long.to_text(false));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 use super::access;
 use super::actions::{PASSES, parts_of_url};
 use super::headers::{self, Changes};
+use super::lexer::Word;
 use super::locations::{Location, Site};
 use super::parser::Directive;
 use super::scope::{Import, Scope};
@@ -500,8 +501,7 @@ pub(super) fn write<'d>(import: &mut Import<'d>, tree: &'d [Directive]) {
             servers.close(1);
         }
     }
-    let mut before = Text::default();
-    before.needs = servers.needs.clone();
+    let mut before = Text { text: String::new(), needs: servers.needs };
     before.before(import, &https);
     let mut out = Text::default();
     let _ = writeln!(
@@ -582,13 +582,13 @@ impl Text {
 
     /// A directive with all that is in it.
     fn directive(&mut self, import: &Import, d: &Directive, depth: usize) {
-        let words: Vec<String> = d.words.iter().map(|w| replaced(&w.text)).collect();
-        let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
         // A relative path starts at the folder of the original.
-        let path = d.word(1).map(|name| import.path(name)).unwrap_or_default();
-        if PATHS.contains(&d.name()) && words.len() == 2 {
-            words[1] = &path;
-        }
+        let one = |(at, word): (usize, &Word)| match at == 1 && PATHS.contains(&d.name()) {
+            true => import.path(&word.text),
+            false => replaced(&word.text),
+        };
+        let words: Vec<String> = d.words.iter().enumerate().map(one).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
         match &d.block {
             None => self.line(depth, &words),
             Some(block) => {
@@ -624,6 +624,16 @@ impl Text {
     /// What servers name: variables of maps, zones of limits and caches, groups of servers.
     fn before(&mut self, import: &mut Import, https: &[&[Directive]]) {
         let values = |d: &Directive| matches!(d.name(), "map" | "geo");
+        // What limits count may be the value of a map.
+        for d in https.iter().flat_map(|block| block.iter()).filter(|d| zone(d).is_some()) {
+            if zone(d).is_some_and(|zone| self.needs.contains(zone)) {
+                let key = d.word(1).map(pieces).unwrap_or_default();
+                self.needs.extend(key.iter().filter_map(|piece| match piece {
+                    Piece::Variable(name) => Some(format!("${name}")),
+                    Piece::Text(_) => None,
+                }));
+            }
+        }
         // A map may name another one.
         for _ in 0..MAX_DEPTH {
             for d in https.iter().flat_map(|block| block.iter()).filter(|d| values(d)) {
@@ -647,13 +657,10 @@ impl Text {
             }
         }
         for d in https.iter().flat_map(|block| block.iter()) {
-            let zone = |key: &str| d.arguments().into_iter().find_map(|a| a.strip_prefix(key)?.split(':').next());
             let name = match d.name() {
                 "map" | "geo" => d.words.last().map(|w| w.text.as_str()),
                 "upstream" => d.word(1),
-                "limit_req_zone" | "limit_conn_zone" => zone("zone="),
-                name if name.ends_with("_cache_path") => zone("keys_zone="),
-                _ => None,
+                _ => zone(d),
             };
             if name.is_none_or(|name| !self.needs.contains(name)) {
                 continue;
@@ -671,6 +678,16 @@ impl Text {
             }
         }
     }
+}
+
+/// The zone that a directive makes, for a limit or a cache.
+fn zone(d: &Directive) -> Option<&str> {
+    let key = match d.name() {
+        "limit_req_zone" | "limit_conn_zone" => "zone=",
+        name if name.ends_with("_cache_path") => "keys_zone=",
+        _ => return None,
+    };
+    d.arguments().into_iter().find_map(|a| a.strip_prefix(key)?.split(':').next())
 }
 
 /// A word with the variables that take the place of those of the client's connection.
