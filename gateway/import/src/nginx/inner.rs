@@ -41,6 +41,7 @@ const COPIED: &[&str] = &[
     "auth_basic",
     "auth_basic_user_file",
     "brotli_static",
+    "client_body_temp_path",
     "create_full_put_path",
     "default_type",
     "deny",
