@@ -492,3 +492,27 @@ fn a_map_of_bad_agents_may_have_exceptions() {
         assert!(!all.contains("allow_header"), "{all}");
     }
 }
+
+#[test]
+fn referers_are_conditions() {
+    let guarded = |words: &str| {
+        site(&format!(
+            "valid_referers {words}; location /files/ {{ if ($invalid_referer) {{ return 403; }} proxy_pass http://10.0.0.1; }} {PASS}"
+        ))
+    };
+    let valid = "headers.Referer = { regex = '(?i)^https?://(?:a\\.example|[^/:]+\\.b\\.example)(?:[/:]|$)' }";
+    let text = guarded("none blocked server_names *.b.example");
+    says(&text, &[valid, "upstream = \"10.0.0.1\""]);
+    says(&text, &["headers.Referer = { regex = '(?i)^https?://.' }", "respond = { status = 403 }"]);
+    // What is valid comes first.
+    let toml = import(&text).toml;
+    let at = |text: &str| toml.find(text).unwrap_or_else(|| panic!("{text}: {toml}"));
+    assert!(at(valid) < at("'(?i)^https?://.'"), "{toml}");
+    // Without the words, a request without the header, or with another value, is refused, too.
+    says(&guarded("b.example"), &["headers.Referer = { not = { regex = '.' } }", "respond = { status = 403 }"]);
+    says(&guarded("b.example"), &["headers.Referer = { regex = '.' }", "respond = { status = 403 }"]);
+    // Other words, and a list that no condition uses, are decisions.
+    for text in [guarded("none ~b"), guarded("b.example/x/"), site(&format!("valid_referers none; {PASS}"))] {
+        assert!(!import(&text).report.undecided().is_empty(), "{text}");
+    }
+}

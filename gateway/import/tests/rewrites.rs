@@ -300,7 +300,7 @@ fn the_report_says_what_to_write() {
          map $inside $limited { 0 $binary_remote_addr; 1 \"\"; } limit_req_zone $limited zone=z:1m rate=1r/s; \
          upstream shop_a { server 10.0.0.3; } upstream shop_b { server 10.0.0.4; } \
          split_clients $remote_addr $draw { 8% b; * a; } map $cookie_slot $slot { a a; b b; default $draw; } \
-         server { listen 80; valid_referers none *.b.example; if ($moved) { return 301 $moved; } \
+         server { listen 80; valid_referers none ~b; if ($moved) { return 301 $moved; } \
          location /get/ { if ($invalid_referer) { return 403; } rewrite ^/get/([0-9]+)$ /d?n=$1 break; proxy_pass http://10.0.0.2; } \
          location / { limit_req zone=z; proxy_pass http://shop_$slot; } } }";
     let report = import(text).report.to_text(true);

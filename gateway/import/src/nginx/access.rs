@@ -155,6 +155,8 @@ pub(super) fn access<'d>(import: &mut Import<'d>, scope: &Scope<'d>, site: Optio
     let mut out = Checks::default();
     let list = scope.all(&["allow", "deny"]);
     let mut guards = guards(scope);
+    // A condition refuses what these do not allow.
+    guards.retain(|(d, _)| !import.referers.contains(&d.id));
     for (name, _) in GUARDS {
         if let Some(d) = scope.last(name).filter(|d| d.word(1) == Some("off")) {
             import.same(d, "off");

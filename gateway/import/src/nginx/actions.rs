@@ -8,6 +8,7 @@ use super::inner;
 use super::locations::{Location, NewPath, Site, Step, Then, When};
 use super::maps;
 use super::parser::Directive;
+use super::referers;
 use super::responses;
 use super::scope::{Import, Scope};
 use super::table;
@@ -409,11 +410,13 @@ pub(super) struct Asked<'a> {
 /// server.
 pub(super) fn if_step<'d>(
     import: &mut Import<'d>,
+    scope: &Scope<'d>,
     d: &'d Directive,
     name: Option<&str>,
     asked: Option<&Asked>,
 ) -> Option<Step<'d>> {
-    let condition = maps::condition(import, d).unwrap_or_else(|| condition(d));
+    let known = maps::condition(import, d).or_else(|| referers::condition(import, scope, d));
+    let condition = known.unwrap_or_else(|| condition(d));
     // Nobody knows which requests the block would answer.
     let is_known = condition != Condition::Unknown || geo::clients(import, d).is_some();
     let decides =

@@ -329,7 +329,7 @@ fn steps<'d>(
             },
             "if" => match maps::redirects(import, d, name) {
                 Some(redirects) => out.extend(redirects),
-                None => out.extend(actions::if_step(import, d, name, None)),
+                None => out.extend(actions::if_step(import, scope, d, name, None)),
             },
             _ => {}
         }

@@ -23,6 +23,7 @@ mod names;
 mod pages;
 mod parser;
 mod redirects;
+mod referers;
 mod responses;
 mod scope;
 mod server;
@@ -76,6 +77,7 @@ pub fn import_with(reader: &dyn Reader, path: &Path, inner: Option<SocketAddr>) 
         geos: BTreeMap::new(),
         lists: BTreeMap::new(),
         exempt: BTreeMap::new(),
+        referers: BTreeSet::new(),
         zones: BTreeMap::new(),
         bursts: BTreeMap::new(),
         connection_zones: BTreeMap::new(),

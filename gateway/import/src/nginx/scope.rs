@@ -5,7 +5,7 @@ use crate::Reader;
 use crate::addresses::Access;
 use crate::output::Output;
 use crate::report::{Id, Place, Report};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// The blocks around a place, the outermost first.
@@ -70,6 +70,8 @@ pub(super) struct Import<'d> {
     pub lists: BTreeMap<Id, Option<Access>>,
     /// The clients for whom `map`s have no value, as blocks, by the `map`.
     pub exempt: BTreeMap<Id, Option<Vec<String>>>,
+    /// `valid_referers` that an `if` uses, as a condition of routes.
+    pub referers: BTreeSet<Id>,
     /// `limit_req_zone`s by name.
     pub zones: BTreeMap<String, &'d Directive>,
     /// For each of them the bursts of its `limit_req`s, the largest first.

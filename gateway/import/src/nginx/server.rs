@@ -187,7 +187,7 @@ fn steps<'d>(
                     out.extend(redirects);
                     None
                 }
-                None => actions::if_step(import, d, name, Some(asked)),
+                None => actions::if_step(import, scope, d, name, Some(asked)),
             },
             _ => None,
         };
