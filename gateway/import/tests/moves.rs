@@ -167,13 +167,38 @@ fn the_block_that_certbot_writes_is_whole() {
 
 #[test]
 fn headers_for_pages_of_other_origins_lead_to_cors() {
-    let map = r#"map $http_origin $cors { default ""; "~^https://([a-z0-9-]+\.)?a\.example$" $http_origin; "http://localhost:3000" $http_origin; }"#;
-    let text =
-        http(&format!("{map} server {{ listen 80; add_header Access-Control-Allow-Origin $cors always; {PASS} }}"));
-    let all = import(&text).report.undecided().join("\n");
-    let wanted =
-        r#"write cors = { origins = ["https://a.example", "https://*.a.example", "http://localhost:3000"], … }"#;
-    assert!(all.contains(wanted), "{all}");
+    let with = |keys: &str, headers: &str| {
+        http(&format!(
+            "map $http_origin $cors {{ default \"\"; {keys} }} server {{ listen 80; server_name a.example; location / {{ {headers} \
+             proxy_pass http://10.0.0.1; }} }}"
+        ))
+    };
+    let keys = r#""~^https://([a-z0-9-]+\.)?a\.example$" $http_origin; "http://localhost:3000" $http_origin;"#;
+    let origin = "add_header Access-Control-Allow-Origin $cors always;";
+    let origins = r#"origins = ["https://a.example", "https://*.a.example", "http://localhost:3000"]"#;
+    says(&with(keys, origin), &[&format!("cors = {{ {origins} }}")]);
+    // What preflights get belongs to it.
+    let headers = format!(
+        "if ($request_method = OPTIONS) {{ {origin} add_header Access-Control-Allow-Methods 'GET, PUT'; \
+         add_header Access-Control-Allow-Headers Content-Type; add_header Access-Control-Max-Age 600; return 204; }} {origin} \
+         add_header Access-Control-Allow-Credentials true always;"
+    );
+    let whole = format!(
+        "cors = {{ {origins}, methods = [\"GET\", \"PUT\"], headers = [\"Content-Type\"], credentials = true, max_age = \"600s\" }}"
+    );
+    let toml = import(&with(keys, &headers)).toml;
+    assert!(toml.contains(&whole) && !toml.contains("Access-Control"), "{toml}");
+    // What `cors` does not say is a decision, which names the origins that are known.
+    let wanted = format!("write cors = {{ {origins}, … }}");
+    let other =
+        with(keys, &format!("{origin} add_header Access-Control-Allow-Headers $http_access_control_request_headers;"));
+    let all = import(&other).report.undecided().join("\n");
+    assert!(all.contains(&wanted), "{all}");
+    for keys in
+        ["~.* $http_origin;", "https://a.example https://b.example;", r#""~^https://(a|b\.)c\.example$" $http_origin;"#]
+    {
+        assert!(!import(&with(keys, origin)).report.undecided().is_empty(), "{keys}");
+    }
 }
 
 #[test]

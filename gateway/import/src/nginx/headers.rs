@@ -1,6 +1,7 @@
 //! Headers: `proxy_set_header`, `add_header`, `proxy_hide_header`.
 
 use super::auth;
+use super::cors;
 use super::locations::Site;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
@@ -14,6 +15,8 @@ pub(super) struct Changes {
     pub request: Edits,
     pub response: Edits,
     pub hsts: Option<(String, Place)>,
+    /// `cors` in TOML.
+    pub cors: Option<(String, Place)>,
     /// `Host` for the servers.
     pub host: Option<HostHeader>,
     /// The header in which servers get the name of the user.
@@ -331,8 +334,11 @@ pub(super) fn response<'d>(import: &mut Import<'d>, scope: &Scope<'d>, changes: 
             None => import.decide(d, "is not the name of a header that can be removed"),
         }
     }
+    changes.cors = cors::cors(import, scope);
     for d in scope.all(&["add_header"]) {
-        add_header(import, scope, d, changes);
+        if changes.cors.is_none() || !cors::is_of_cors(d) {
+            add_header(import, scope, d, changes);
+        }
     }
     if let Some((d, value)) = scope.value("expires")
         && d.words.len() == 2
@@ -393,7 +399,7 @@ fn add_header<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, 
         if let Some(map) = only_variable(&value).and_then(|v| import.maps.get(v).copied()) {
             import.same(map, "the report says more at the header that uses this map");
         }
-        return import.decide(d, cors(import, &value));
+        return import.decide(d, instead_of_origin(import, &value));
     }
     if has_variables(&value) || !is_name(name) || !is_value(&value) || FRAMING.contains(&lower.as_str()) {
         if value.replace(['{', '}'], "") == "$request_id" {
@@ -427,7 +433,7 @@ fn add_header<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, 
 }
 
 /// The name of a variable that is the whole value.
-fn only_variable(value: &str) -> Option<&str> {
+pub(super) fn only_variable(value: &str) -> Option<&str> {
     match pieces(value).as_slice() {
         [Piece::Variable(name)] => Some(name),
         _ => None,
@@ -472,7 +478,7 @@ fn chosen_with(import: &Import, scope: &Scope, d: &Directive, name: &str, value:
 const MAX_ORIGINS: usize = 8;
 
 /// What to write in the place of a header that depends on the origin of the page that asks.
-fn cors(import: &Import, value: &str) -> String {
+fn instead_of_origin(import: &Import, value: &str) -> String {
     let map = only_variable(value).and_then(|v| import.maps.get(v));
     let keys = map.filter(|m| m.word(1).is_some_and(|s| s.replace(['{', '}'], "") == "$http_origin"));
     let keys: Vec<&str> = keys.map(|m| m.inner().iter().map(Directive::name).collect()).unwrap_or_default();
@@ -488,10 +494,10 @@ fn cors(import: &Import, value: &str) -> String {
 }
 
 /// The origins that a key of a map of `$http_origin` stands for, as `cors` names them; none where that is not known.
-fn origins(key: &str) -> Vec<String> {
+pub(super) fn origins(key: &str) -> Vec<String> {
     let is_origin = |o: &String| {
         o.split_once("://").is_some_and(|(scheme, host)| {
-            let host = host.strip_prefix("*.").unwrap_or(host);
+            let host = host.strip_prefix("**.").or_else(|| host.strip_prefix("*.")).unwrap_or(host);
             matches!(scheme, "http" | "https")
                 && !host.is_empty()
                 && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:".contains(&b))
@@ -505,10 +511,18 @@ fn origins(key: &str) -> Vec<String> {
     let schemes = if scheme == "https?" { vec!["http", "https"] } else { vec![scheme] };
     // `(.+\.)?` and the like: any name below, and perhaps the name itself.
     let hosts = match host.strip_prefix('(').and_then(|h| h.split_once("\\.)")) {
-        Some((_, rest)) => match rest.strip_prefix('?') {
-            Some(bare) => vec![bare.to_owned(), format!("*.{bare}")],
-            None => vec![format!("*.{rest}")],
-        },
+        Some((group, rest)) => {
+            let (bare, is_optional) = rest.strip_prefix('?').map_or((rest, false), |bare| (bare, true));
+            let is_label = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+            let below = match group.strip_prefix("?:").unwrap_or(group) {
+                ".+" | ".*" => format!("**.{bare}"),
+                r"\w+" => format!("*.{bare}"),
+                set if set.starts_with('[') && set.ends_with("]+") && !set.contains('(') => format!("*.{bare}"),
+                label if !label.is_empty() && label.bytes().all(is_label) => format!("{label}.{bare}"),
+                _ => return Vec::new(),
+            };
+            if is_optional { vec![bare.to_owned(), below] } else { vec![below] }
+        }
         None => vec![host.to_owned()],
     };
     let all = schemes.iter().flat_map(|s| hosts.iter().map(move |h| format!("{s}://{}", h.replace("\\.", "."))));
@@ -523,8 +537,9 @@ mod tests {
     fn a_map_of_origins_says_what_cors_has_to_name() {
         assert_eq!(origins("http://localhost:3000"), ["http://localhost:3000"]);
         assert_eq!(origins(r"~^https://([a-z0-9-]+\.)?a\.example$"), ["https://a.example", "https://*.a.example"]);
-        assert_eq!(origins(r"~*^https?:\/\/(.+\.)a\.example$"), ["http://*.a.example", "https://*.a.example"]);
-        for unknown in ["~.*", "~^https://(a|b)$", "~a\\.example$", "null"] {
+        assert_eq!(origins(r"~*^https?:\/\/(.+\.)a\.example$"), ["http://**.a.example", "https://**.a.example"]);
+        assert_eq!(origins(r"~^https://(?:www\.)?a\.example$"), ["https://a.example", "https://www.a.example"]);
+        for unknown in ["~.*", "~^https://(a|b)$", r"~^https://(a|b\.)c\.example$", "~a\\.example$", "null"] {
             assert!(origins(unknown).is_empty(), "{unknown}");
         }
     }

@@ -10,6 +10,7 @@ mod auth;
 mod chosen;
 mod compression;
 mod conditions;
+mod cors;
 mod geo;
 mod headers;
 mod http;

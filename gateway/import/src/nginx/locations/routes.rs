@@ -270,7 +270,7 @@ fn of_branch<'d>(
         headers::response(import, &scope, &mut changes);
         // Here nothing is chosen.
         changes.by_map.iter().for_each(|by_map| import.report.decide(by_map.id, headers::NO_CONSTANT));
-        (route.response, route.hsts) = (changes.response, changes.hsts);
+        (route.response, route.hsts, route.cors) = (changes.response, changes.hsts, changes.cors);
         let methods = match &step.when {
             When::Method(list, true) => Methods::Of(list.clone()),
             When::Method(list, false) => Methods::Not(list.clone()),
@@ -427,7 +427,7 @@ fn answering<'d>(
     headers::response(import, scope, &mut changes);
     // Here nothing is chosen.
     changes.by_map.iter().for_each(|by_map| import.report.decide(by_map.id, headers::NO_CONSTANT));
-    (route.response, route.hsts) = (changes.response, changes.hsts);
+    (route.response, route.hsts, route.cors) = (changes.response, changes.hsts, changes.cors);
     Entry { methods: Methods::Any, route }
 }
 
@@ -517,6 +517,7 @@ fn content<'d>(
         }
     }
     (route.request, route.response, route.hsts) = (changes.request, changes.response, changes.hsts);
+    route.cors = changes.cors;
     for chosen in chosen {
         let mut other = route.clone();
         for by_map in &changes.by_map {
