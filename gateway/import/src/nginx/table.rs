@@ -266,7 +266,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
         ),
     ),
     ("grpc_set_header", Translated("`request_headers`, `host_header`")),
-    ("add_header", Translated("`response_headers.add`, `hsts`")),
+    ("add_header", Translated("`response_headers.add`, `hsts`; `cors`, with a `map` of origins")),
     ("proxy_hide_header", Translated("`response_headers.remove`")),
     ("grpc_hide_header", Translated("`response_headers.remove`")),
     ("more_set_headers", Translated("`response_headers.set`")),
