@@ -353,7 +353,9 @@ impl<'n> Site<'_, 'n> {
         for node in of_server.chain(location.chain.iter().flat_map(|n| n.inner())) {
             let value = node.word(2).replace(['{', '}'], "");
             let header = value.strip_prefix("$upstream_http_").filter(|_| node.name() == "auth_request_set");
-            if let Some(header) = header.filter(|h| !h.is_empty() && h.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')) {
+            if let Some(header) =
+                header.filter(|h| !h.is_empty() && h.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
+            {
                 let served = vec![format!("{}:from-the-answer", header.replace('_', "-"))];
                 plan.push(Draft { place: node.place.clone(), served, ..draft.clone() });
             }
