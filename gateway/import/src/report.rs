@@ -555,8 +555,8 @@ impl Report {
 fn heading(action: Action) -> &'static str {
     match action {
         Action::Decide => {
-            "Decide these lines first. Each has an entry in \"undecided\" of the result: write what replaces the line, then remove \
-             the entry.\n"
+            "Decide these lines first. Each has an entry in \"undecided\" of the result: write what replaces the line, then remove the \
+             entry. Without a replacement, nothing in the result does what the line does.\n"
         }
         Action::Look => "Look at these lines (--report explain says more where a line ends with \"…\"):\n",
         Action::Nothing => "",
