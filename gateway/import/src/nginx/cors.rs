@@ -70,7 +70,7 @@ fn of_map(map: &Directive) -> Option<Vec<String>> {
         let found = origins(key);
         let is_own = bare(value) == "$http_origin" || value == key;
         let is_good = |origin: &String| OriginPattern::parse(origin).is_some();
-        if !is_own || found.is_empty() || !found.iter().all(is_good) {
+        if !is_own || found.is_empty() || out.len() > MAX_ORIGINS || !found.iter().all(is_good) {
             return None;
         }
         out.extend(found);

@@ -39,10 +39,15 @@ pub(super) fn clients<'d>(import: &Import<'d>, d: &Directive) -> Option<(Clients
 
 /// Most blocks of one value that the report shows, and most values.
 const MAX_SHOWN: usize = 16;
+/// Most entries of a `geo` whose addresses the report shows.
+const MAX_LISTED: usize = 64;
 
 /// The addresses of each value of a `geo` but its default, for the report. What is excepted inside a network is taken out of it.
 pub(super) fn shown(geo: &Directive) -> String {
     let mut values: Vec<&str> = Vec::new();
+    if geo.inner().len() > MAX_LISTED {
+        return String::new();
+    }
     let entries = geo.inner().iter().filter(|e| e.words.len() == 2 && e.name() != "default" && e.name() != "include");
     for value in entries.filter_map(|e| e.word(1)) {
         if !values.contains(&value) && values.len() < MAX_SHOWN {
