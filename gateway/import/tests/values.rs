@@ -435,8 +435,8 @@ fn maps_of_headers_are_conditions() {
     says(&imported, &["headers.User-Agent = { not = { regex = '.' } }", forbidden]);
     says(&imported, &["headers.User-Agent = { regex = '(?i:badbot)|(?:^curl)|(?i:^Wget$)' }", forbidden]);
     for map in [
-        // An exception, and a map that holds for all others.
-        "$http_user_agent $bad { ~*goodbot 0; ~*bot 1; }",
+        // An exception between others, and a map that holds for all others.
+        "$http_user_agent $bad { ~*bot 1; ~*goodbot 0; ~*crawler 1; }",
         "$http_user_agent $bad { default 1; ~*goodbot 0; }",
         "$http_user_agent $bad { ~*bot $http_x; }",
         "$http_user_agent $bad { include bots.conf; }",

@@ -51,6 +51,28 @@ pub struct Case<'c> {
     pub status: u16,
 }
 
+/// Whether a line of `undecided` is about an entry: `FILE:LINE: DIRECTIVE: SAYS`, and perhaps ` (also line LINE, FILE:LINE)` for other
+/// lines with the same directive.
+fn names(line: &str, entry: &Entry) -> bool {
+    // The import may have been given another path to the same file.
+    let name = |file: &str| Path::new(file).file_name().map(OsStr::to_owned);
+    let is = |file: &str, number: &str| {
+        name(file) == name(&entry.place.file) && number.parse::<u32>().is_ok_and(|n| n == entry.place.line)
+    };
+    let said = format!(": {}: {}", entry.directive, entry.says);
+    let split = line.strip_suffix(')').and_then(|line| line.rsplit_once(" (also "));
+    [(line, "")].into_iter().chain(split).any(|(first, others)| {
+        let Some((file, number)) = first.strip_suffix(&said).and_then(|place| place.rsplit_once(':')) else {
+            return false;
+        };
+        let other = |other: &str| match other.strip_prefix("line ") {
+            Some(number) => is(file, number),
+            None => other.rsplit_once(':').is_some_and(|(file, number)| is(file, number)),
+        };
+        is(file, number) || others.split(", ").any(other)
+    })
+}
+
 /// The entries of the report. What a person has decided, and taken out of `undecided`, announces nothing: only the comparison says what
 /// the decision does.
 #[derive(Clone, Debug, Default)]
@@ -64,12 +86,7 @@ pub struct Entries {
 impl Entries {
     /// Of a report, and of a translation with these entries of `undecided`.
     pub fn of(entries: Vec<Entry>, undecided: &BTreeSet<String>) -> Self {
-        // The import may have been given another path to the same file.
-        let name = |file: &str| Path::new(file).file_name().map(OsStr::to_owned);
-        let stands = |e: &Entry| {
-            let behind = format!(":{}: {}: {}", e.place.line, e.directive, e.says);
-            undecided.iter().any(|u| u.strip_suffix(&behind).is_some_and(|file| name(file) == name(&e.place.file)))
-        };
+        let stands = |e: &Entry| undecided.iter().any(|line| names(line, e));
         let (open, decided) = entries.into_iter().partition(|e| e.outcome != "undecided" || stands(e));
         Self { open, decided }
     }
@@ -451,6 +468,10 @@ mod tests {
             (of(&entries.open), of(&entries.decided))
         };
         assert_eq!(lines(&["/etc/n:3: satisfy any: x"]), (vec![3, 4], vec![]));
+        // One line of several directives.
+        assert_eq!(lines(&["/etc/n:1: satisfy any: x (also line 2, line 3)"]), (vec![3, 4], vec![]));
+        assert_eq!(lines(&["/etc/m:1: satisfy any: x (also /etc/n:3)"]), (vec![3, 4], vec![]));
+        assert_eq!(lines(&["/etc/n:1: satisfy any: x (also line 2, /etc/m:3)"]), (vec![4], vec![3]));
         assert_eq!(lines(&[]), (vec![4], vec![3]));
     }
 

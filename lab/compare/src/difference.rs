@@ -351,9 +351,18 @@ fn refused(seen: &Seen) -> String {
     if all.is_empty() { "none refused".to_owned() } else { format!("some refused: {}", all.join(", ")) }
 }
 
+/// The value of a header; "-" where there is none.
+fn shown(value: Option<String>) -> String {
+    match value.as_deref() {
+        None => "-".to_owned(),
+        Some("-") => "\"-\"".to_owned(),
+        Some(text) => text.to_owned(),
+    }
+}
+
 fn responses(there: &Response, here: &Response, own: bool) -> Vec<Difference> {
     let mut out = Vec::new();
-    let value = |r: &Response, name: &str| r.header(name).unwrap_or_else(|| "-".to_owned());
+    let value = |r: &Response, name: &str| shown(r.header(name));
     out.extend(differs(Aspect::Location, value(there, "location"), value(here, "location")));
     let is_error = own && there.status >= 300;
     let mut names: Vec<String> = there
@@ -485,7 +494,7 @@ fn backends(there: &[Received], here: &[Received], groups: &[Vec<String>]) -> Ve
         if RECEIVED_IGNORED.contains(&name.as_str()) || name.eq_ignore_ascii_case(HEADER) {
             continue;
         }
-        let text = |v: &[String]| if v.is_empty() { "-".to_owned() } else { v.join(", ") };
+        let text = |v: &[String]| shown((!v.is_empty()).then(|| v.join(", ")));
         let other = b_names.get(name).cloned().unwrap_or_default();
         let mut found = differs(Aspect::Received(name.clone()), text(values), text(&other));
         if let Some(d) = found.as_mut() {
@@ -752,6 +761,9 @@ mod tests {
         assert_eq!(of_request(&sends, &with("me"), &with(""), &setup)[0].general, Some(COPIED));
         assert_eq!(of_request(&sends, &with("alice"), &with(""), &setup)[0].general, None);
         assert_eq!(of_request(&sends, &with(""), &with("me"), &setup)[0].general, None);
+        // A header with the value "-" is not one that is missing.
+        let found = of_request(&draft(), &with(""), &with("-"), &setup);
+        assert!(found.len() == 1 && found[0].translation == "\"-\"" && found[0].general.is_none(), "{found:?}");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::Kind;
 use crate::accept::{Sight, Stale};
 use crate::difference::Difference;
 use crate::draft::Untried;
+use crate::inner::Question;
 use crate::translation::Entry;
 use crate::tree::Place;
 use serde::Serialize;
@@ -98,6 +99,11 @@ pub struct Behind {
     pub request: String,
     /// How many there are.
     pub requests: usize,
+    /// What the inner server of this machine answers to the first request, as a sentence.
+    pub now: Option<String>,
+    /// What it is asked.
+    #[serde(skip)]
+    pub question: Question,
 }
 
 /// The result.
@@ -198,15 +204,31 @@ impl Report {
     }
 
     /// Adds a request that an inner server answers.
-    pub fn add_behind(&mut self, place: &Place, upstream: &str, request: impl FnOnce() -> String) {
+    pub fn add_behind(&mut self, place: &Place, upstream: &str, request: impl FnOnce() -> (String, Question)) {
         match self.behind.iter_mut().find(|b| b.place == *place && b.upstream == upstream) {
             Some(behind) => behind.requests += 1,
-            None => self.behind.push(Behind {
-                place: place.clone(),
-                upstream: upstream.to_owned(),
-                request: request(),
-                requests: 1,
-            }),
+            None => {
+                let (request, question) = request();
+                let (place, upstream) = (place.clone(), upstream.to_owned());
+                self.behind.push(Behind { place, upstream, request, requests: 1, now: None, question });
+            }
+        }
+    }
+
+    /// Asks the inner servers of this machine.
+    pub fn ask_inner(&mut self) {
+        let mut missing: BTreeSet<String> = BTreeSet::new();
+        for behind in &mut self.behind {
+            let question = &behind.question;
+            // One that does not listen is not waited for again.
+            let answer = match missing.contains(&question.address) {
+                true => question.missing(),
+                false => question.answer(),
+            };
+            if answer == question.missing() {
+                missing.insert(question.address.clone());
+            }
+            behind.now = Some(answer);
         }
     }
 
@@ -281,9 +303,12 @@ impl Report {
                 }
             }
         }
-        for Behind { place, upstream, request, requests } in &self.behind {
-            let _ =
-                writeln!(out, "{place}: behind {upstream}: {requests} requests are not compared; the first: {request}");
+        for Behind { place, upstream, request, requests, now, .. } in &self.behind {
+            let now = now.as_ref().map_or_else(String::new, |now| format!("; {now}"));
+            let _ = writeln!(
+                out,
+                "{place}: behind {upstream}: {requests} requests are not compared; the first: {request}{now}"
+            );
         }
         // A line that was not tried is no difference, but nothing is known of it.
         for untried in self.untried.iter().filter(|u| all || !u.is_left_out) {
@@ -503,7 +528,8 @@ mod tests {
         let mut report = Report::new(Kind::Nginx);
         let place = Place { file: "/n.conf".into(), line: 7 };
         for path in ["a", "b"] {
-            report.add_behind(&place, "files", || format!("GET http://a/{path}"));
+            let question = || Question { address: "unix:/no/such/socket".to_owned(), request: None };
+            report.add_behind(&place, "files", || (format!("GET http://a/{path}"), question()));
         }
         report.finish();
         let text = report.to_text(false);
@@ -512,5 +538,8 @@ mod tests {
         assert_eq!(report.unannounced(), 0);
         let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
         assert_eq!(json["behind"][0]["requests"], 2);
+        report.ask_inner();
+        let text = report.to_text(false);
+        assert!(text.contains("GET http://a/a; no server listens at unix:/no/such/socket now\n"), "{text}");
     }
 }

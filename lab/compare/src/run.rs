@@ -6,9 +6,10 @@ use crate::client::{Client, Seen};
 use crate::difference::{Aspect, CASES, FORWARDED, PORTS, Setup, locked_out, of_handshake, of_request};
 use crate::draft::{Draft, LANES, Plan, Times, Untried};
 use crate::files::Files;
+use crate::inner::Question;
 use crate::network::{Addresses, Network, Program};
 use crate::nginx::{Abilities, Runnable};
-use crate::recorder::{Recorder, dns};
+use crate::recorder::{Received, Recorder, dns};
 use crate::report::{Report, Said};
 use crate::tls::{About, Shake, shake};
 use crate::tree::{Node, Place, walk};
@@ -211,6 +212,7 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     report.made = files.made();
     report.untried.append(&mut plan.untried);
     report.finish();
+    report.ask_inner();
     if let Some(path) = options.accept.as_deref().filter(|_| options.append) {
         crate::accept::append(path, &report.proposals())?;
         report.appends = true;
@@ -463,7 +465,13 @@ fn look(side: &Side, plan: &Plan, http3: bool, files: &Files, end: Instant, coun
 
 /// The inner server that answers a request, if it stands for what the original does itself, or for a server that the original asks. What
 /// the original refuses or redirects stays a difference. `asked`: whether the original asks a server.
-fn behind<'p>(draft: &Draft, there: &Seen, here: &Seen, asked: bool, plan: &'p Plan) -> Option<&'p str> {
+fn behind<'p, 's>(
+    draft: &Draft,
+    there: &Seen,
+    here: &'s Seen,
+    asked: bool,
+    plan: &'p Plan,
+) -> Option<(&'p str, &'s Received)> {
     let received = here.received.iter().rfind(|r| !plan.mirrors.contains(&r.address))?;
     let upstream = plan.inner.get(&received.address)?;
     let there = there.response.as_ref().ok()?.status;
@@ -471,7 +479,7 @@ fn behind<'p>(draft: &Draft, there: &Seen, here: &Seen, asked: bool, plan: &'p P
     // What NGINX answers for files, also for those that are missing here.
     let is_file = draft.files && matches!(there, 301 | 304 | 403..=405);
     let stands = is_file || matches!(there, 200..=299) || asked && is_same && !matches!(there, 401 | 403);
-    (stands && draft.times == Times::Once && !draft.claims).then_some(upstream.as_str())
+    (stands && draft.times == Times::Once && !draft.claims).then_some((upstream.as_str(), received))
 }
 
 fn judge(
@@ -492,8 +500,8 @@ fn judge(
         let asked = (asked(there), asked(here));
         let status = here.response.as_ref().map_or(0, |r| r.status);
         let mut found = of_request(draft, there, here, setup);
-        if let Some(upstream) = behind(draft, there, here, asked.0, plan).filter(|_| !found.is_empty()) {
-            report.add_behind(&draft.place, upstream, || draft.text());
+        if let Some((upstream, received)) = behind(draft, there, here, asked.0, plan).filter(|_| !found.is_empty()) {
+            report.add_behind(&draft.place, upstream, || (draft.text(), Question::of(draft, received)));
             continue;
         }
         let moved =
@@ -558,7 +566,6 @@ mod tests {
     use super::*;
     use crate::client::Response;
     use crate::draft::cases::draft;
-    use crate::recorder::Received;
 
     #[test]
     fn an_inner_server_stands_for_files_and_not_for_refusals() {

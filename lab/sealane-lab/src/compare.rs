@@ -60,7 +60,7 @@ struct One {
     #[arg(long, requires = "accept")]
     append: bool,
     /// An upstream of the translation that does what the original did itself (files, a cache): print one line for each line of the
-    /// original whose requests this upstream answers; can be repeated
+    /// original whose requests this upstream answers; can be repeated, and "*" stands for any text
     #[arg(long, value_name = "NAME", requires = "translated")]
     inner: Vec<String>,
     /// Maximum number of requests

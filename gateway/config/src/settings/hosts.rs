@@ -315,6 +315,8 @@ table! {
         example("text/html; charset=utf-8");
     /// Also replace responses of servers with these statuses, if the status is 500 or higher.
     upstream: Flag = Flag, default(false);
+    /// The status of the response: with `statuses = [403]` and `status = 404`, a refusal looks like a missing page.
+    status: Count = Count(400..=599), described("the status of the error"), example(404);
 }
 
 table! {

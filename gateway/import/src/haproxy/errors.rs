@@ -158,7 +158,8 @@ fn page(status: u16, line: &Line, files: &Files, out: &mut Output, report: &mut 
     }
     report.differs(line.id, says);
     let content_type = Some(kind.to_owned());
-    Ok(ErrorPage { statuses: vec![status], file: name, content_type, upstream: false, origin: line.place.clone() })
+    let origin = line.place.clone();
+    Ok(ErrorPage { statuses: vec![status], file: name, content_type, upstream: false, status: None, origin })
 }
 
 /// Where HAProxy responds with 503 because no connection to a server can be made, Sealane responds with 502 or 504. These have the page

@@ -155,6 +155,10 @@ fn common(routes: &mut [Route]) -> Option<Route> {
         true => routes.iter_mut().for_each(|r| r.compression = None),
         false => out.compression = None,
     }
+    match routes.iter().all(|r| r.cors() == out.cors()) {
+        true => routes.iter_mut().for_each(|r| r.cors = None),
+        false => out.cors = None,
+    }
     match routes.iter().all(|r| r.limits() == out.limits()) {
         true => routes.iter_mut().for_each(|r| (r.rate_limits, r.concurrency_limits) = (Vec::new(), Vec::new())),
         false => (out.rate_limits, out.concurrency_limits) = (Vec::new(), Vec::new()),
