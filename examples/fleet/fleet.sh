@@ -10,6 +10,8 @@
 #   sudo sh fleet.sh start-store    starts it again, without data
 #   sudo sh fleet.sh cut-store      disconnects the server from the network
 #   sudo sh fleet.sh join-store     connects it again
+#   sudo sh fleet.sh cut-gateway 1  disconnects only this gateway from the server; clients and the application still reach it
+#   sudo sh fleet.sh join-gateway 1 connects it again
 #
 #   10.97.26.1               this machine, with the application on port 3000
 #   10.97.26.2               the Valkey or Redis server, over TLS
@@ -138,6 +140,8 @@ stop) stop ;;
 kill-store) kill -KILL "$(cat "$FLEET/store.pid")" ;;
 start-store) start_store ;;
 cut-store) ip link set "$NAME-s" down ;;
+cut-gateway) ip -n "$NAME-${2:?the number of the gateway is missing}" route add blackhole "$NET.2" ;;
+join-gateway) ip -n "$NAME-${2:?the number of the gateway is missing}" route delete blackhole "$NET.2" ;;
 join-store) ip link set "$NAME-s" up ;;
-*) fail "usage: fleet.sh start | stop | kill-store | start-store | cut-store | join-store" ;;
+*) fail "usage: fleet.sh start | stop | kill-store | start-store | cut-store | join-store | cut-gateway N | join-gateway N" ;;
 esac

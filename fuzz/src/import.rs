@@ -4,13 +4,14 @@
 use sealane_config::Document;
 use sealane_import::{Failed, Imported, Memory, Outcome};
 use std::borrow::Cow;
+use std::net::SocketAddr;
 use std::path::Path;
 
 fn check(done: Result<Imported, Failed>) {
     let Ok(Imported { toml, report, .. }) = done else { return };
     let outcomes: usize = Outcome::ALL.iter().map(|o| report.count(*o)).sum();
     assert_eq!(outcomes, report.directives(), "a directive without an outcome");
-    let _ = (report.to_text(true), report.to_json());
+    let _ = (report.to_short_text(), report.to_text(true), report.to_json());
     // What is undecided has an entry, which is an error; all else is read as `check --offline` reads it.
     if report.count(Outcome::Undecided) > 0 {
         return assert!(toml.contains("\nundecided = [\n"), "{toml}");
@@ -25,7 +26,11 @@ pub mod nginx {
 
     /// Runs the target.
     pub fn fuzz_one(data: &[u8]) {
-        check(sealane_import::nginx::import(&Memory::of("/f", data), Path::new("/f")));
+        let reader = Memory::of("/f", data);
+        check(sealane_import::nginx::import(&reader, Path::new("/f")));
+        // With a second NGINX behind Sealane.
+        let inner = Some(SocketAddr::from(([127, 0, 0, 1], 8081)));
+        check(sealane_import::nginx::import_with(&reader, Path::new("/f"), inner));
     }
 }
 

@@ -4,13 +4,16 @@
 
 mod advisories;
 mod again;
+mod background;
 mod book;
 mod components;
 mod conformance;
 mod count;
+mod cpu;
 mod cross;
 mod deny;
 mod features;
+mod fleet;
 mod fuzz;
 mod image;
 mod layers;
@@ -18,7 +21,7 @@ mod machine;
 mod measurements;
 mod metadata;
 mod mutants;
-mod openvpn;
+mod newer;
 mod ovpn_vm;
 mod package;
 mod plant;
@@ -37,6 +40,7 @@ use clap::{Parser, Subcommand};
 use metadata::Workspace;
 use report::Report;
 use std::process::ExitCode;
+use std::thread::{self, JoinHandle};
 use steps::{Plan, Step};
 
 #[derive(Parser)]
@@ -101,16 +105,16 @@ enum Command {
     Mutants(mutants::Options),
     /// Run mixed traffic and random faults for a long time, and check that nothing is lost (docs/testing.md)
     Soak(soak::Options),
+    /// Measure a fleet of 10, 30 and 100 gateways with one store on this machine (docs/measurements/fleet/README.md)
+    Fleet(fleet::Options),
     /// Watch the unit tests and the gateway with the address sanitizer and with valgrind (docs/testing.md)
     Sanitize(sanitize::Options),
     /// Fetch OpenVPN 2.7 from a newer suite of Debian for the interop tests, with its own libraries (target/openvpn)
     Openvpn,
+    /// Fetch Valkey from a newer suite of Debian for the tests of the store, with its own libraries (target/valkey)
+    Valkey,
     /// Test the tunnel's kernel data plane in a virtual machine (Debian's qemu and a kernel with `ovpn`)
-    OvpnVm {
-        /// Kernel packages to use instead of fetching the newest from the mirror
-        #[arg(long, value_name = "FILE.deb", num_args = 1..)]
-        kernel: Vec<std::path::PathBuf>,
-    },
+    OvpnVm(ovpn_vm::Options),
     /// Evaluate the packaged rules, alerts and dashboards with a newer Prometheus (3.x), with classic and with native histograms
     Prometheus,
     /// Cause the ten faults of docs/how-to/troubleshooting.md, and take the pictures of the status page and of `sealane top`
@@ -147,9 +151,11 @@ enum Command {
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Test { fast: true, .. } => Workspace::load()
-            .and_then(|w| steps::run_all(&w, &Plan { steps: steps::FAST.to_vec(), fast: true, strict: false })),
+            .and_then(|w| steps::run_all(&w, &Plan { steps: steps::FAST.to_vec(), fast: true, strict: false }, None)),
         Command::Test { yes, dist: true, .. } => {
-            prepare(yes);
+            if let Some(preparing) = prepare(yes) {
+                steps::wait_for_setup(preparing);
+            }
             Workspace::load().and_then(|w| steps::dist(&w))
         }
         Command::Test { yes, only, skip, strict, .. } => test(yes, strict, &only, &skip),
@@ -168,9 +174,11 @@ fn main() -> ExitCode {
         Command::Plant(options) => Workspace::load().and_then(|w| plant::run(&w, &options)),
         Command::Mutants(options) => Workspace::load().and_then(|w| mutants::run(&w, &options)),
         Command::Soak(options) => Workspace::load().and_then(|w| soak::run(&w, &options)),
+        Command::Fleet(options) => Workspace::load().and_then(|w| fleet::run(&w, &options)),
         Command::Sanitize(options) => Workspace::load().and_then(|w| sanitize::run(&w, &options)),
-        Command::Openvpn => Workspace::load().and_then(|w| openvpn::run(&w)),
-        Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
+        Command::Openvpn => Workspace::load().and_then(|w| newer::OPENVPN.run(&w)),
+        Command::Valkey => Workspace::load().and_then(|w| newer::VALKEY.run(&w)),
+        Command::OvpnVm(options) => ovpn_vm::run(&options),
         Command::Prometheus => prometheus::run(),
         Command::Pictures => Workspace::load().and_then(|w| steps::pictures(&w)),
         Command::Browser { yes } => setup::browser(yes).and_then(|()| steps::browser(&Workspace::load()?)),
@@ -197,22 +205,29 @@ fn alone(step: Step) -> anyhow::Result<u8> {
 
 fn test(yes: bool, strict: bool, only: &[Step], skip: &[Step]) -> anyhow::Result<u8> {
     let chosen = steps::choose(only, skip);
-    if chosen.contains(&Step::Test) {
-        prepare(yes);
-    }
+    let preparing = if chosen.contains(&Step::Test) { prepare(yes) } else { None };
     let strict = strict || setup::in_ci();
-    steps::run_all(&Workspace::load()?, &Plan { steps: chosen, fast: false, strict })
+    steps::run_all(&Workspace::load()?, &Plan { steps: chosen, fast: false, strict }, preparing)
 }
 
-/// Not fatal where it fails: the tests that lack a program say so one by one.
-fn prepare(yes: bool) {
-    if let Err(error) = setup::run(yes) {
-        eprintln!("setup: {error:#}");
+/// Installs what the tests need: beside the first steps where nobody is asked, else before it returns. Not fatal where it fails: the
+/// tests that lack a program say so one by one.
+fn prepare(yes: bool) -> Option<JoinHandle<()>> {
+    let tell = |what: &str, done: anyhow::Result<()>| {
+        if let Err(error) = done {
+            eprintln!("{what}: {error:#}");
+        }
+    };
+    tell("setup", setup::components());
+    if !(yes || setup::in_ci()) {
+        tell("setup", setup::programs(false));
+        return None;
     }
-    // It is no package of this system, so nobody is asked, and it is fetched only where everything is.
-    if (yes || setup::in_ci())
-        && let Err(error) = Workspace::load().and_then(|w| openvpn::provide(&w))
-    {
-        eprintln!("openvpn: {error:#}");
-    }
+    Some(thread::spawn(move || {
+        tell("setup", setup::programs(true));
+        // They are no packages of this system, so nobody is asked, and they are fetched only where everything is.
+        for newer in &newer::ALL {
+            tell("setup", Workspace::load().and_then(|w| newer.provide(&w)));
+        }
+    }))
 }

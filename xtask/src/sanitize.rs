@@ -8,7 +8,7 @@
 //! Valgrind's drd is of no use here: it does not know the atomics and locks of Rust's standard library, and reports each message that passes
 //! between two threads.
 
-use crate::metadata::{Workspace, without_ours};
+use crate::metadata::{Workspace, cargo, without_ours};
 use crate::steps::{self, Checks};
 use crate::test_programs::{self, Runs, TestProgram, show};
 use anyhow::{Context, ensure};
@@ -273,14 +273,13 @@ fn compile(cargo: Command, workspace: &Workspace) -> anyhow::Result<Vec<TestProg
 /// The nightly cargo, which compiles with the sanitizer into a folder of its own. With a target named, build scripts and macros are
 /// compiled without it.
 fn nightly(workspace: &Workspace) -> Command {
-    let cargo = Checks::On.cargo(workspace);
     let mut command = Command::new("rustup");
-    for (name, _) in cargo.get_envs() {
+    for (name, _) in cargo().get_envs() {
         command.env_remove(name);
     }
     // What rustup set for the compiler of this process would select it again.
     command.env_remove("RUSTUP_TOOLCHAIN");
-    command.args(["run", "nightly", "cargo"]).args(cargo.get_args());
+    command.args(["run", "nightly", "cargo"]).args(Checks::On.settings(workspace));
     command.args(["test", "--release", "--locked", "--lib", "--target", TRIPLE, "--target-dir"]);
     command.arg(workspace.target().join("sanitize")).args(PACKAGES.iter().flat_map(|name| ["-p", name]));
     command.env("CARGO_ENCODED_RUSTFLAGS", "-Zsanitizer=address");

@@ -55,7 +55,7 @@ const NEEDS: &[Need] = &[
     need(
         "go",
         "golang-go",
-        "h2spec, quic-go, grpc-go and the OpenTelemetry collector, which Go builds from their modules",
+        "h2spec, quic-go, grpc-go, openvpn-auth-oauth2 and the OpenTelemetry collector, which Go builds from their modules",
     ),
     need("node", "nodejs", "oidc-provider, for forward_auth and single sign-on"),
     need("npm", "npm", "oidc-provider, for forward_auth and single sign-on; axe-core, for the status page"),
@@ -112,6 +112,11 @@ const PACKAGING: &[Need] = &[
 /// Installs what is missing after asking, or without where `yes` or `CI=true` says so.
 pub fn run(yes: bool) -> anyhow::Result<()> {
     components()?;
+    programs(yes)
+}
+
+/// The programs of it.
+pub fn programs(yes: bool) -> anyhow::Result<()> {
     provide(NEEDS, yes)
 }
 
@@ -165,7 +170,7 @@ fn agreed(packages: &[&str]) -> anyhow::Result<bool> {
 }
 
 /// rustfmt and clippy come with most toolchains; a minimal one is completed.
-fn components() -> anyhow::Result<()> {
+pub fn components() -> anyhow::Result<()> {
     for (program, component) in [("cargo-fmt", "rustfmt"), ("cargo-clippy", "clippy")] {
         let works = Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
         if !works && find("rustup").is_some() {

@@ -1,16 +1,23 @@
 //! The steps of `cargo xtask test`: each is run to its end, timed, listed, and named again when it failed.
 
+use crate::background::Background;
+use crate::cpu::CpuTime;
 use crate::metadata::{Workspace, cargo};
-use crate::report::{Expected, Report};
-use crate::{again, count, deny, layers, measurements, openvpn, test_programs, walk};
+use crate::report::{Expected, Report, Skip};
+use crate::{again, count, deny, layers, measurements, newer, test_programs, walk};
 use anyhow::Context;
 use clap::ValueEnum;
-use std::io::{IsTerminal, Write, stdout};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, IsTerminal, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// One step; cheap ones first, the tests last so that their closing lines are the last thing before the summary.
+/// One step; cheap ones first, then those that need nothing but a compiler while programs are installed, the tests last so that their
+/// closing lines are the last thing before the summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Step {
     /// Formatting
@@ -19,16 +26,16 @@ pub enum Step {
     Layers,
     /// Tables of the documentation, compared with their raw data
     Figures,
-    /// Licences, bans, sources and advisories of dependencies
-    Deny,
-    /// Clippy; warnings are errors
-    Lint,
-    /// Build of the code's documentation; warnings are errors
-    Doc,
-    /// The oldest supported compiler compiles everything
-    Minimum,
     /// Programs and tests compiled
     Build,
+    /// Clippy; warnings are errors
+    Lint,
+    /// The oldest supported compiler compiles everything
+    Minimum,
+    /// Build of the code's documentation; warnings are errors
+    Doc,
+    /// Licences, bans, sources and advisories of dependencies
+    Deny,
     /// TLS libraries built in the user's cache, for the tests that run them
     Stacks,
     /// Data that lanes share, with every possible order of threads (loom)
@@ -40,7 +47,7 @@ pub enum Step {
 }
 
 impl Step {
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Step::Fmt => "fmt",
             Step::Layers => "layers",
@@ -57,6 +64,11 @@ impl Step {
         }
     }
 
+    /// Whether it starts programs that `cargo xtask setup` installs.
+    fn needs_setup(self) -> bool {
+        matches!(self, Step::Deny | Step::Stacks | Step::Count | Step::Test)
+    }
+
     /// Runs it, one of the plan's; the status is the failing program's own, 0 for success.
     pub fn run(self, workspace: &Workspace, plan: &Plan, report: &mut Report) -> anyhow::Result<u8> {
         match self {
@@ -64,9 +76,9 @@ impl Step {
             Step::Layers => findings("layers", &[layers::check(workspace)?, walk::check(workspace.root())?].concat()),
             Step::Figures => findings("figures", &measurements::check(workspace.root())?),
             Step::Deny => deny::check(workspace, report),
-            Step::Lint => lint(workspace, plan.fast),
-            Step::Doc => doc(workspace),
+            Step::Lint => lint(workspace, plan),
             Step::Minimum => minimum(workspace, report),
+            Step::Doc => doc(workspace),
             Step::Build => build(workspace, Checks::On),
             Step::Stacks => stacks(workspace, !plan.steps.contains(&Step::Test)),
             Step::Models => models(workspace),
@@ -87,6 +99,16 @@ pub struct Plan {
     pub strict: bool,
 }
 
+impl Plan {
+    /// The steps that run one after the other, and those that run beside them: steps that build in a folder of their own, where the
+    /// tests leave CPU time.
+    fn split(&self) -> (Vec<Step>, Vec<Step>) {
+        let whole = cfg!(target_os = "linux") && self.steps.contains(&Step::Build) && self.steps.contains(&Step::Test);
+        let beside = |step: &Step| whole && matches!(step, Step::Minimum | Step::Doc);
+        self.steps.iter().copied().partition(|step| !beside(step))
+    }
+}
+
 /// The steps of `--fast`.
 pub const FAST: [Step; 6] = [Step::Fmt, Step::Layers, Step::Figures, Step::Deny, Step::Lint, Step::Test];
 
@@ -98,24 +120,49 @@ pub fn choose(only: &[Step], skip: &[Step]) -> Vec<Step> {
     Step::value_variants().iter().copied().filter(wanted).collect()
 }
 
-/// Runs the steps one after the other, all of them even when one fails, and sums up.
-pub fn run_all(workspace: &Workspace, plan: &Plan) -> anyhow::Result<u8> {
+/// A step that was run.
+struct Done {
+    step: Step,
+    status: u8,
+    time: Duration,
+    /// The share of the machine's CPU time that was used meanwhile. `None` where other steps ran meanwhile.
+    busy: Option<f64>,
+}
+
+/// Runs the steps one after the other, all of them even when one fails, and sums up. Programs may still be being installed.
+pub fn run_all(workspace: &Workspace, plan: &Plan, mut preparing: Option<JoinHandle<()>>) -> anyhow::Result<u8> {
     let paint = Paint::new();
     let (mut done, mut report) = (Vec::new(), Report::default());
-    for &step in &plan.steps {
+    let begin = Instant::now();
+    let (steps, beside) = plan.split();
+    let background = Background::start(beside, workspace.root());
+    for step in steps {
+        if step.needs_setup()
+            && let Some(preparing) = preparing.take()
+        {
+            wait_for_setup(preparing);
+        }
         println!("{}", paint.bold(&format!("── {}", step.name())));
         stdout().flush()?;
-        let start = Instant::now();
+        let (start, then) = (Instant::now(), CpuTime::now());
         let status = step.run(workspace, plan, &mut report).unwrap_or_else(|error| {
             eprintln!("{}: {error:#}", step.name());
             1
         });
-        done.push((step, status, start.elapsed()));
+        let busy = CpuTime::now().zip(then).and_then(|(now, then)| now.busy_since(then));
+        done.push(Done { step, status, time: start.elapsed(), busy });
+    }
+    for ended in background.wait() {
+        println!("{}", paint.bold(&format!("── {}, beside the others", ended.step.name())));
+        print!("{}", ended.output);
+        report.skips.extend(skips(ended.step, &ended.output));
+        done.push(Done { step: ended.step, status: ended.status, time: ended.time, busy: None });
     }
     println!("{}", paint.bold("── summary"));
-    for &(step, status, time) in &done {
-        println!("{}", line(&paint, step, status, time));
+    for step in &done {
+        println!("{}", line(&paint, step));
     }
+    println!("  in all           {:>10.1} s", begin.elapsed().as_secs_f64());
     report.lines().iter().for_each(|line| println!("{line}"));
     let unexpected = report.unexpected(&Expected::load(workspace.root())?);
     if plan.strict && !unexpected.is_empty() {
@@ -123,8 +170,24 @@ pub fn run_all(workspace: &Workspace, plan: &Plan) -> anyhow::Result<u8> {
         unexpected.iter().for_each(|skip| println!("  {}: {}", skip.name, skip.why));
     }
     stdout().flush()?;
-    let statuses: Vec<(Step, u8)> = done.iter().map(|&(step, status, _)| (step, status)).collect();
+    let statuses: Vec<(Step, u8)> = done.iter().map(|done| (done.step, done.status)).collect();
     Ok(verdict(&statuses, plan.strict && !unexpected.is_empty()))
+}
+
+/// What a step says in its output that it has skipped.
+fn skips(step: Step, output: &str) -> Vec<Skip> {
+    let start = format!("skipped: {}: ", step.name());
+    let reasons = output.lines().filter_map(|line| line.strip_prefix(&start));
+    reasons.map(|why| Skip { name: step.name().to_owned(), why: why.to_owned() }).collect()
+}
+
+/// Waits until the programs of the tests are installed.
+pub fn wait_for_setup(preparing: JoinHandle<()>) {
+    let start = Instant::now();
+    if preparing.join().is_err() {
+        eprintln!("setup: it ended with a panic");
+    }
+    println!("setup: the steps have waited {:.1} s for it", start.elapsed().as_secs_f64());
 }
 
 /// The status of the whole run: that of the tests when they failed, else that of the first step that did, else 1 when
@@ -135,14 +198,18 @@ fn verdict(done: &[(Step, u8)], skips_refused: bool) -> u8 {
     worst.map_or(u8::from(skips_refused), |&(_, status)| status)
 }
 
-fn line(paint: &Paint, step: Step, status: u8, time: Duration) -> String {
-    let time = format!("{:.1} s", time.as_secs_f64());
-    let name = step.name();
+fn line(paint: &Paint, done: &Done) -> String {
+    let (name, status) = (done.step.name(), done.status);
+    let time = format!("{:.1} s", done.time.as_secs_f64());
+    let busy = done.busy.map_or_else(String::new, |share| format!("  CPU {:>3.0} %", 100.0 * share));
     if status == 0 {
-        return format!("  {}      {name:<9} {time:>8}", paint.green("ok"));
+        return format!("  {}      {name:<9} {time:>8}{busy}", paint.green("ok"));
     }
-    let repeat = if step == Step::Fmt { "cargo xtask fmt".into() } else { format!("cargo xtask test --only {name}") };
-    format!("  {}  {name:<9} {time:>8}   exit {status}; repeat: {repeat}", paint.red("failed"))
+    let repeat = match done.step {
+        Step::Fmt => "cargo xtask fmt".into(),
+        _ => format!("cargo xtask test --only {name}"),
+    };
+    format!("  {}  {name:<9} {time:>8}{busy}   exit {status}; repeat: {repeat}", paint.red("failed"))
 }
 
 /// The lab's workers for TLS libraries, each a workspace of its own: those that load their library at run time and so
@@ -202,14 +269,20 @@ pub fn generate(workspace: &Workspace) -> anyhow::Result<u8> {
     Ok(worst)
 }
 
-/// What clippy refuses. Each `unsafe` says why it is sound.
+/// What clippy refuses, beside the lints of each package. Each `unsafe` says why it is sound.
 const DENIED: [&str; 4] = ["-D", "warnings", "-D", "clippy::undocumented_unsafe_blocks"];
 
-fn lint(workspace: &Workspace, fast: bool) -> anyhow::Result<u8> {
-    let mut all = cargo();
-    all.args(["clippy", "--release", "--workspace", "--all-targets", "--"]).args(DENIED);
-    let mut worst = run(all, workspace)?;
-    for name in LIGHT_WORKERS.iter().filter(|_| !fast) {
+fn lint(workspace: &Workspace, plan: &Plan) -> anyhow::Result<u8> {
+    // Where all is built anyway, clippy has looked at it already.
+    let built = plan.steps.contains(&Step::Build) && clippy_driver().is_some();
+    let mut worst = if built {
+        warnings(build_everything(workspace), workspace)?
+    } else {
+        let mut all = cargo();
+        all.args(["clippy", "--release", "--workspace", "--all-targets", "--"]).args(DENIED);
+        run(all, workspace)?
+    };
+    for name in LIGHT_WORKERS.iter().filter(|_| !plan.fast) {
         let mut one = cargo();
         one.args(["clippy", "--release", "--locked", "--all-targets", "--manifest-path"]).arg(worker(workspace, name));
         one.arg("--target-dir").arg(workspace.target()).arg("--").args(DENIED);
@@ -220,23 +293,58 @@ fn lint(workspace: &Workspace, fast: bool) -> anyhow::Result<u8> {
     Ok(worst)
 }
 
-/// With what clippy has found out about our own crates, so that the compiler does not read all of them once more.
-fn doc(workspace: &Workspace) -> anyhow::Result<u8> {
-    let mut command = cargo();
-    command.args(["doc", "--release", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
-    if let Some(driver) = clippy_driver() {
-        // As `cargo clippy` calls it.
-        command.env("RUSTC_WORKSPACE_WRAPPER", driver);
-        command.env("CLIPPY_ARGS", DENIED.map(|argument| format!("{argument}__CLIPPY_HACKERY__")).concat());
-    }
-    run(command, workspace)
+/// A line of cargo's messages, as far as it is a message of the compiler.
+#[derive(Deserialize)]
+struct CompilerMessage {
+    message: Diagnostic,
 }
 
-/// The program that `cargo clippy` starts instead of the compiler; it is the compiler as well.
-fn clippy_driver() -> Option<PathBuf> {
-    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().ok()?;
-    let driver = Path::new(String::from_utf8_lossy(&sysroot.stdout).trim()).join("bin/clippy-driver");
-    driver.is_file().then_some(driver)
+#[derive(Deserialize)]
+struct Diagnostic {
+    level: String,
+    rendered: Option<String>,
+}
+
+/// Runs a build and shows each warning once, also those of an earlier build, which cargo keeps. Fails when there is one.
+fn warnings(mut build: Command, workspace: &Workspace) -> anyhow::Result<u8> {
+    build.args(["--message-format", "json"]).current_dir(workspace.root()).stdout(Stdio::piped());
+    let mut child = build.spawn().context("cargo build")?;
+    let messages = BufReader::new(child.stdout.take().context("no pipe")?);
+    let mut shown = BTreeSet::new();
+    for line in messages.lines() {
+        if let Some(text) = warning(&line?)
+            && !shown.contains(&text)
+        {
+            eprintln!("{text}");
+            shown.insert(text);
+        }
+    }
+    let status = exit_code(child.wait()?);
+    Ok(status.max(u8::from(!shown.is_empty())))
+}
+
+/// The text of a warning or an error in a line of cargo's messages.
+fn warning(line: &str) -> Option<String> {
+    let CompilerMessage { message } = serde_json::from_str(line).ok()?;
+    matches!(message.level.as_str(), "warning" | "error").then(|| message.rendered.unwrap_or_default())
+}
+
+/// The program that `cargo clippy` starts instead of the compiler. It is the compiler as well.
+fn clippy_driver() -> Option<&'static Path> {
+    static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let find = || {
+        let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().ok()?;
+        let driver = Path::new(String::from_utf8_lossy(&sysroot.stdout).trim()).join("bin/clippy-driver");
+        driver.is_file().then_some(driver)
+    };
+    FOUND.get_or_init(find).as_deref()
+}
+
+/// By the oldest supported compiler, where it is there: the step `minimum` has read all crates with it already.
+fn doc(workspace: &Workspace) -> anyhow::Result<u8> {
+    let mut command = oldest_cargo(workspace)?.unwrap_or_else(|_| cargo());
+    command.args(["doc", "--locked", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+    run(beside_the_build(command, workspace), workspace)
 }
 
 /// Builds the stacks that tests run and that take least: minutes on two cores from nothing, seconds when they are in the
@@ -294,10 +402,11 @@ fn run_tests(
         Err(status) => return Ok(status),
     };
     // One that the user names stays.
-    let newer = openvpn::program(workspace).filter(|_| std::env::var_os(openvpn::VARIABLE).is_none());
+    let unnamed = newer::ALL.iter().filter(|newer| std::env::var_os(newer.variable).is_none());
+    let newer: Vec<_> = unnamed.filter_map(|newer| Some((newer.variable, newer.program(workspace)?))).collect();
     for program in &mut programs {
         gateway.iter().for_each(|gateway| program.env("SEALANE_BIN", *gateway));
-        newer.iter().for_each(|newer| program.env(openvpn::VARIABLE, newer));
+        newer.iter().for_each(|(variable, newer)| program.env(*variable, newer));
     }
     again::run(&programs, report, &mut stdout())
 }
@@ -320,8 +429,21 @@ fn program(workspace: &Workspace, profile: &str) -> PathBuf {
     workspace.target().join(profile).join(format!("sealane{}", std::env::consts::EXE_SUFFIX))
 }
 
-/// Compiles with the oldest supported compiler (`rust-version`), in a folder of its own.
+/// Compiles with the oldest supported compiler.
 fn minimum(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
+    let mut command = match oldest_cargo(workspace)? {
+        Ok(command) => command,
+        Err(why) => {
+            report.skip("minimum", why);
+            return Ok(0);
+        }
+    };
+    command.args(["check", "--locked", "--workspace", "--lib", "--bins"]);
+    run(beside_the_build(command, workspace), workspace)
+}
+
+/// The cargo of the oldest supported compiler (`rust-version`), or why there is none.
+fn oldest_cargo(workspace: &Workspace) -> anyhow::Result<Result<Command, String>> {
     let Some(version) = workspace.members().find_map(|package| package.rust_version.clone()) else {
         anyhow::bail!("no package has a `rust-version`");
     };
@@ -333,24 +455,39 @@ fn minimum(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
         let _ = quiet(Command::new("rustup").args(["toolchain", "install", &version, "--profile", "minimal"]));
     }
     if !there() {
-        report.skip("minimum", format!("rustup cannot provide Rust {version} here"));
-        return Ok(0);
+        return Ok(Err(format!("rustup cannot provide Rust {version} here")));
     }
     // What rustup set for the compiler of this process would select it again.
-    let mut command = cargo();
-    let variables: Vec<_> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
-    command = Command::new("rustup");
-    for name in variables {
+    let mut command = Command::new("rustup");
+    for (name, _) in cargo().get_envs() {
         command.env_remove(name);
     }
-    command.args(["run", &version, "cargo", "check", "--locked", "--workspace", "--lib", "--bins", "--target-dir"]);
-    command.arg(workspace.target().join("minimum"));
-    run(command, workspace)
+    command.args(["run", &version, "cargo"]);
+    Ok(Ok(command))
+}
+
+/// A cargo that builds in a folder of its own, so that it and the build of the tests do not wait for each other, and without debug
+/// information, of C either: nothing of it runs but macros and build scripts.
+fn beside_the_build(mut cargo: Command, workspace: &Workspace) -> Command {
+    cargo.args(["--config", "profile.dev.debug=0", "--target-dir"]).arg(workspace.target().join("minimum"));
+    cargo
 }
 
 /// What is tested without optimisation.
-const UNOPTIMISED: [&str; 7] =
-    ["tests/interop", "xtask", "lab/compare", "lab/experiments", "lab/probe", "lab/report", "lab/stacks"];
+const UNOPTIMISED: [&str; 10] = [
+    "gateway/import",
+    "lab/compare",
+    "lab/experiments",
+    "lab/harness",
+    "lab/probe",
+    "lab/report",
+    "lab/sealane-lab",
+    "lab/stacks",
+    "tests/interop",
+    "xtask",
+];
+/// Large dependencies of these alone, which need few optimisations: a disassembler and a reader of object files.
+const LITTLE_OPTIMISED: [&str; 2] = ["iced-x86", "object"];
 
 /// Whether our own crates are compiled with overflow checks and debug assertions, and few optimisations: what is tested is, what is
 /// counted and shipped is not. Dependencies never are, so they are compiled once for both.
@@ -361,23 +498,39 @@ pub enum Checks {
 }
 
 impl Checks {
-    /// A cargo that compiles so. By its arguments, and not by its environment: tests start other cargos.
+    /// A cargo that compiles so. By its arguments, and not by its environment: tests start other cargos. Our own crates are compiled by
+    /// clippy where they are tested, so that they are read once for both.
     pub fn cargo(self, workspace: &Workspace) -> Command {
         let mut command = cargo();
+        command.args(self.settings(workspace));
+        if self == Checks::On
+            && let Some(driver) = clippy_driver()
+        {
+            command.args(["--config", &format!("build.rustc-workspace-wrapper={driver:?}")]);
+        }
+        command
+    }
+
+    /// The arguments, for any version of cargo.
+    pub fn settings(self, workspace: &Workspace) -> Vec<String> {
+        let mut settings = Vec::new();
         if self == Checks::On {
             for setting in ["overflow-checks", "debug-assertions"] {
-                command.args(["--config", &format!("profile.release.{setting}=true")]);
-                command.args(["--config", &format!("profile.release.package.\"*\".{setting}=false")]);
+                settings.push(format!("profile.release.{setting}=true"));
+                settings.push(format!("profile.release.package.\"*\".{setting}=false"));
             }
             // Package by package: a level for all would be one for dependencies, too, and they would be compiled again.
             for package in workspace.members() {
                 // Tests that wait for programs, and tools, need no optimisation; a program under test needs some, to be fast enough.
                 let folder = workspace.folder(package);
                 let level = u8::from(!UNOPTIMISED.iter().any(|name| Path::new(&folder).starts_with(name)));
-                command.args(["--config", &format!("profile.release.package.{}.opt-level={level}", package.name)]);
+                settings.push(format!("profile.release.package.{}.opt-level={level}", package.name));
+            }
+            for name in LITTLE_OPTIMISED {
+                settings.push(format!("profile.release.package.{name}.opt-level=1"));
             }
         }
-        command
+        settings.into_iter().flat_map(|setting| ["--config".to_owned(), setting]).collect()
     }
 }
 
@@ -395,9 +548,14 @@ pub fn build(workspace: &Workspace, checks: Checks) -> anyhow::Result<u8> {
         }
         return Ok(0);
     }
-    let mut build = checks.cargo(workspace);
-    build.args(["build", "--release", "--workspace", "--bins", "--tests"]);
-    run(build, workspace)
+    run(build_everything(workspace), workspace)
+}
+
+/// The build of all programs and of everything that tests need.
+fn build_everything(workspace: &Workspace) -> Command {
+    let mut build = Checks::On.cargo(workspace);
+    build.args(["build", "--release", "--workspace", "--lib", "--bins", "--tests", "--examples"]);
+    build
 }
 
 /// The gateway without instrumentation, built as [`build`] builds the one that is counted. In a folder of its own, so that it is never
@@ -510,6 +668,37 @@ mod tests {
         assert_eq!(choose(&[], &[]).len(), Step::value_variants().len() - 1);
         assert_eq!(choose(&[Step::Test, Step::Fmt], &[]), [Step::Fmt, Step::Test]);
         assert_eq!(choose(&[Step::Test, Step::Fmt], &[Step::Test]), [Step::Fmt]);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_builds_in_a_folder_of_its_own_runs_beside_the_tests() {
+        let split = |steps: &[Step]| Plan { steps: steps.to_vec(), ..Plan::default() }.split();
+        let (steps, beside) = split(&choose(&[], &[]));
+        assert_eq!(beside, [Step::Minimum, Step::Doc]);
+        assert_eq!(steps.len() + beside.len(), choose(&[], &[]).len());
+        // Without the build and the tests, nothing leaves CPU time.
+        assert!(split(&[Step::Minimum, Step::Test]).1.is_empty());
+        assert_eq!(split(&[Step::Doc]).0, [Step::Doc]);
+    }
+
+    #[test]
+    fn a_warning_is_read_from_cargos_messages() {
+        let line = |level: &str| {
+            format!(r#"{{"reason":"compiler-message","message":{{"level":"{level}","rendered":"{level}: unused"}}}}"#)
+        };
+        assert_eq!(warning(&line("warning")).as_deref(), Some("warning: unused"));
+        assert_eq!(warning(&line("error")).as_deref(), Some("error: unused"));
+        assert_eq!(warning(&line("failure-note")), None);
+        assert_eq!(warning(r#"{"reason":"compiler-artifact","target":{"kind":["lib"]}}"#), None);
+        assert_eq!(warning("not JSON"), None);
+    }
+
+    #[test]
+    fn skips_of_a_step_are_read_from_its_output() {
+        let output = "── minimum\nskipped: minimum: no Rust 1.2\nskipped: 1\n  minimum: no Rust 1.2\n";
+        assert_eq!(skips(Step::Minimum, output), [Skip { name: "minimum".into(), why: "no Rust 1.2".into() }]);
+        assert!(skips(Step::Doc, output).is_empty());
     }
 
     #[test]

@@ -17,7 +17,8 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How many programs run at the same time. Each runs as many tests at the same time as the machine has cores, the largest twice as many.
+/// How many programs run at the same time. Each runs as many tests at the same time as the machine has cores, the largest three times as
+/// many.
 const AT_ONCE: usize = 2;
 
 /// How long a test program may print nothing. The slowest test takes a few minutes on a busy machine; a program that is silent for longer
@@ -102,7 +103,7 @@ impl Runs for TestProgram {
         if self.is_largest() {
             // It runs longest, most of the time with no other program beside it, and its tests wait more than they compute.
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            command.env("RUST_TEST_THREADS", (2 * cores).to_string());
+            command.env("RUST_TEST_THREADS", (3 * cores).to_string());
         }
         // Tests that start cargo start the one that compiled them.
         command.env("CARGO", cargo().get_program());

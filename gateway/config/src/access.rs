@@ -3,10 +3,13 @@
 //! A list or a file of users that changes is read again by itself ([`AccessLists::replace`]); nothing else of the configuration is.
 
 use super::Config;
+use super::conditions::only_entry;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Diagnostic, Errors, Severity, Sink};
 use super::fields::named;
 use super::files;
+use super::paths::{Written, compiled_once, path_regex};
+use super::route::Routes;
 use super::settings::{Setting, Shape, Strings, access as s, access_of_requests as r};
 use super::surroundings::Answers;
 use super::tls::client_names;
@@ -57,7 +60,7 @@ pub struct AccessLists {
     files: HashMap<PathBuf, Arc<AddressSet>>,
     /// Files of users, as routes name them by index.
     users: Vec<(PathBuf, Arc<Users>)>,
-    /// The first setting that looks at clients' certificates: its name, and where it stands.
+    /// The first setting of the host that is being read that looks at clients' certificates: its name, and where it stands.
     pub(super) certificates: Option<(&'static str, Range<usize>)>,
     /// What lanes get.
     compiled: Arc<Access>,
@@ -152,16 +155,22 @@ pub(super) const OF_REQUESTS: [&str; 4] =
     [r::allow_certificate.key, r::deny_certificate.key, r::allow_header.key, r::deny_header.key];
 
 /// Reads the settings of a listener. Returns the index of its rule; `None`: everybody may come.
-pub(super) fn read(section: &Section, lists: &mut AccessLists) -> Option<usize> {
+pub(super) fn read(section: &Section, routes: &mut Routes) -> Option<usize> {
     // Whether a listener asks for certificates is known where it is read.
-    let before = lists.certificates.take();
-    let rule = read_of_requests(section, lists);
-    lists.certificates = before;
+    let before = routes.access.certificates.take();
+    let rule = read_of_requests(section, routes);
+    routes.access.certificates = before;
     rule
 }
 
 /// Reads the settings of a host or a route. Returns the index of its rule; `None`: everybody may come.
-pub(super) fn read_of_requests(section: &Section, lists: &mut AccessLists) -> Option<usize> {
+pub(super) fn read_of_requests(section: &Section, routes: &mut Routes) -> Option<usize> {
+    let mut compiled = |written: Option<Vec<Condition>>| -> Vec<HeaderCondition> {
+        written.unwrap_or_default().into_iter().map(|condition| condition.compiled(section.sink, routes)).collect()
+    };
+    let allow_header = compiled(section.optional(&r::allow_header));
+    let deny_header = compiled(section.optional(&r::deny_header));
+    let lists = &mut routes.access;
     let addresses = by_address(section, lists);
     let names =
         |setting: &Setting<Strings>| section.optional(setting).map(|written| client_names(section.sink, &written));
@@ -174,8 +183,8 @@ pub(super) fn read_of_requests(section: &Section, lists: &mut AccessLists) -> Op
             names
         }),
         deny_certificate: names(&r::deny_certificate).unwrap_or_default(),
-        allow_header: section.optional(&r::allow_header).unwrap_or_default(),
-        deny_header: section.optional(&r::deny_header).unwrap_or_default(),
+        allow_header,
+        deny_header,
     };
     if request.allow_certificate.is_some() || !request.deny_certificate.is_empty() {
         let key = if request.allow_certificate.is_some() { r::allow_certificate.key } else { r::deny_certificate.key };
@@ -197,7 +206,30 @@ fn by_address(section: &Section, lists: &mut AccessLists) -> Option<(Option<Addr
 
 /// What a header may be: [`header_conditions`].
 pub(super) fn header_shape() -> Shape {
-    Shape::Map(Box::new(Shape::Either(vec![Shape::Flag, Shape::List(Box::new(Shape::Text(None)))])))
+    let expression = Shape::Map(Box::new(Shape::Text(None)));
+    Shape::Map(Box::new(Shape::Either(vec![Shape::Flag, Shape::List(Box::new(Shape::Text(None))), expression])))
+}
+
+/// A condition of `allow_header` or `deny_header`, as it is written.
+pub(super) struct Condition {
+    name: String,
+    is: Is,
+}
+
+enum Is {
+    Plain(HeaderIs),
+    Regex(At<Written>),
+}
+
+impl Condition {
+    /// With its expression as one of those of the configuration.
+    fn compiled(self, sink: &Sink, routes: &mut Routes) -> HeaderCondition {
+        let is = match self.is {
+            Is::Plain(is) => is,
+            Is::Regex(regex) => HeaderIs::Matches(compiled_once(sink, regex, routes)),
+        };
+        HeaderCondition { name: self.name, is }
+    }
 }
 
 /// What to do instead where a setting goes by a header of requests that it cannot go by: the gateway handles the header itself, or the
@@ -216,7 +248,7 @@ pub(super) fn unseen_header(name: &str, of_host: &'static str) -> Option<&'stati
 }
 
 /// `allow_header` and `deny_header`.
-pub(super) fn header_conditions(sink: &Sink, key: &str, node: &Node) -> Option<Vec<HeaderCondition>> {
+pub(super) fn header_conditions(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Condition>> {
     let mut out = Vec::new();
     if matches!(node.get_ref(), DeValue::Table(table) if table.is_empty()) {
         let help = format!("add a header, as in {key} = {{ X-Edge-Secret = \"k7Qp2mZc9vTt\" }}, or remove \"{key}\"");
@@ -230,22 +262,28 @@ pub(super) fn header_conditions(sink: &Sink, key: &str, node: &Node) -> Option<V
             continue;
         }
         let is = match value.get_ref() {
-            DeValue::Boolean(true) => HeaderIs::Present,
-            DeValue::Boolean(false) => HeaderIs::Absent,
+            DeValue::Boolean(true) => Is::Plain(HeaderIs::Present),
+            DeValue::Boolean(false) => Is::Plain(HeaderIs::Absent),
             DeValue::String(_) | DeValue::Array(_) => {
                 let Some(texts) = decode::strings(sink, &name.value, value) else { continue };
                 let values = texts.iter().filter_map(|text| header_value(sink, &name.value, text));
-                HeaderIs::OneOf(values.collect())
+                Is::Plain(HeaderIs::OneOf(values.collect()))
             }
-            _ => {
-                let help = "write true (present), false (absent), \"text\" (equal to it), \"text*\" (starts with it), or a \
-                            list of texts";
-                let message = format!("this is not a condition on \"{}\"", name.value);
-                sink.error(&value.span(), message, Some(help.to_owned()));
-                continue;
-            }
+            _ => match only_entry(value, "regex") {
+                Some(expression) => {
+                    let Some(written) = path_regex(sink, "regex", expression) else { continue };
+                    Is::Regex(At { value: written, span: expression.span() })
+                }
+                None => {
+                    let help = "write true (present), false (absent), \"text\" (equal to it), \"text*\" (starts with it), a list \
+                                of texts, or { regex = '…' }";
+                    let message = format!("this is not a condition on \"{}\"", name.value);
+                    sink.error(&value.span(), message, Some(help.to_owned()));
+                    continue;
+                }
+            },
         };
-        out.push(HeaderCondition { name: name.value, is });
+        out.push(Condition { name: name.value, is });
     }
     Some(out)
 }

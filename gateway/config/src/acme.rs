@@ -757,11 +757,14 @@ fn is_https_url(text: &str) -> bool {
 pub fn challenge_policy(name: &str, certificate: CertificateDer<'static>, key: PrivateKeyDer<'static>) -> ServerPolicy {
     let identity = load::generated(certificate, key);
     let identities = Identities { all: vec![Arc::new(identity)], default: vec![0], ..Identities::default() };
+    let (_, allowed, _) = audit::Policy::Intermediate.allowed();
+    let groups =
+        [Group::X25519, Group::Secp256r1, Group::Secp384r1].into_iter().filter(|group| allowed.contains(group));
     ServerPolicy {
         id: [0; 16],
         name: format!("acme-tls/1 for {name}"),
         versions: vec![Version::Tls13, Version::Tls12],
-        groups: vec![Group::X25519, Group::Secp256r1, Group::Secp384r1],
+        groups: groups.collect(),
         suites: vec![
             Suite::TLS13_AES_128_GCM_SHA256,
             Suite::TLS13_AES_256_GCM_SHA384,

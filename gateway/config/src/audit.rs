@@ -14,6 +14,7 @@ use super::listener::Draft;
 use super::settings::Shape;
 use super::tls::{GROUPS, SUITES};
 use sealane_proxy::snapshot::Action;
+use sealane_tls::fips;
 use sealane_tls::policy::{Group, KeyKind, Suite, Version};
 use std::net::IpAddr;
 use std::ops::Range;
@@ -52,14 +53,18 @@ pub const POLICIES: &[(&str, Policy)] = &[
     ("cnsa-2", Policy::Cnsa2),
 ];
 
-/// The policies that this program can fulfil, so that `preset` may name them.
-const PRESETS: &[(&str, Policy)] = &[
+/// The policies that some build of this program can fulfil. The last one needs the FIPS module.
+const EVERY_PRESET: &[(&str, Policy)] = &[
     ("modern", Policy::Modern),
     ("intermediate", Policy::Intermediate),
     ("pci-dss-4", Policy::PciDss4),
     ("hipaa", Policy::Hipaa),
     ("cnsa-2", Policy::Cnsa2),
+    ("fips-140-3", Policy::Fips1403),
 ];
+/// The policies that this program can fulfil, so that `preset` may name them.
+const PRESETS: &[(&str, Policy)] =
+    if fips::BUILD { EVERY_PRESET } else { EVERY_PRESET.split_at(EVERY_PRESET.len() - 1).0 };
 
 /// Reads `preset`.
 pub(super) fn preset(sink: &Sink, key: &str, node: &Node) -> Option<Policy> {
@@ -67,7 +72,7 @@ pub(super) fn preset(sink: &Sink, key: &str, node: &Node) -> Option<Policy> {
     let mut named = POLICIES.iter().filter(|(known, _)| known.eq_ignore_ascii_case(&name)).map(|(_, policy)| *policy);
     let (policy, instead) = match named.next() {
         Some(Policy::Old) => (Policy::Old, "intermediate"),
-        Some(Policy::Fips1403) => (Policy::Fips1403, "hipaa"),
+        Some(Policy::Fips1403) if !fips::BUILD => (Policy::Fips1403, "hipaa"),
         _ => return decode::choose(sink, &format!("\"{key}\""), &name, &node.span(), PRESETS),
     };
     let why = policy.rules().limit.unwrap_or_default();
@@ -134,6 +139,8 @@ struct Rules {
     /// Versions that must be enabled.
     needed: Allowed<Version>,
     groups: Allowed<Group>,
+    /// At least one of these must be enabled.
+    one_of: Allowed<Group>,
     suites: Allowed<Suite>,
     certificates: Certificates,
     /// Some certificate of the listener must have an RSA key.
@@ -192,9 +199,9 @@ const AES_SUITES: &[Suite] = &[
     Suite::ECDHE_RSA_AES_256_GCM_SHA384,
 ];
 
-const MOZILLA_MODERN: &str = "Mozilla Server Side TLS, Modern";
-const MOZILLA_INTERMEDIATE: &str = "Mozilla Server Side TLS, Intermediate";
-const MOZILLA_OLD: &str = "Mozilla Server Side TLS, Old";
+const MOZILLA_MODERN: &str = "Mozilla Server Side TLS 6.0, Modern";
+const MOZILLA_INTERMEDIATE: &str = "Mozilla Server Side TLS 6.0, Intermediate";
+const MOZILLA_OLD: &str = "Mozilla Server Side TLS 5.8, Old";
 const PCI: &str = "PCI DSS 4.0.1, 4.2.1";
 const NIST_VERSIONS: &str = "NIST SP 800-52r2, 3.1";
 const NIST_CERTIFICATES: &str = "NIST SP 800-52r2, 3.2";
@@ -203,15 +210,20 @@ const NIST_EXTENSIONS: &str = "NIST SP 800-52r2, 3.4";
 const HIPAA: &str = "45 CFR 164.312(e)";
 const FIPS: &str = "FIPS 140-3, SP 800-140C";
 const CNSA: &str = "CNSA 2.0";
+/// Why QUIC is outside the FIPS module.
+pub(super) const QUIC: &str = "QUIC's packets are protected with keys and nonces that are made outside the FIPS module";
+const CNSA_TLS: &str = "draft-becker-cnsa2-tls-profile-05";
 
 impl Policy {
     fn rules(self) -> Rules {
         let nobody = Allowed { these: &[], source: "" };
+        let no_group = Allowed { these: &[], source: "" };
         match self {
             Self::Modern => Rules {
                 versions: Allowed { these: TLS13, source: MOZILLA_MODERN },
                 needed: nobody,
                 groups: Allowed { these: MOZILLA_GROUPS, source: MOZILLA_MODERN },
+                one_of: no_group,
                 suites: Allowed { these: TLS13_SUITES, source: MOZILLA_MODERN },
                 certificates: Certificates {
                     rsa_bits: None,
@@ -230,6 +242,7 @@ impl Policy {
                 versions: Allowed { these: BOTH, source: MOZILLA_INTERMEDIATE },
                 needed: nobody,
                 groups: Allowed { these: MOZILLA_GROUPS, source: MOZILLA_INTERMEDIATE },
+                one_of: no_group,
                 suites: Allowed { these: EVERY_SUITE, source: MOZILLA_INTERMEDIATE },
                 certificates: Certificates {
                     rsa_bits: Some(2048),
@@ -248,6 +261,7 @@ impl Policy {
                 versions: Allowed { these: BOTH, source: MOZILLA_OLD },
                 needed: Allowed { these: BOTH, source: MOZILLA_OLD },
                 groups: Allowed { these: MOZILLA_GROUPS, source: MOZILLA_OLD },
+                one_of: no_group,
                 suites: Allowed { these: EVERY_SUITE, source: MOZILLA_OLD },
                 certificates: Certificates {
                     rsa_bits: Some(2048),
@@ -268,6 +282,7 @@ impl Policy {
                 versions: Allowed { these: BOTH, source: PCI },
                 needed: nobody,
                 groups: Allowed { these: EVERY_GROUP, source: PCI },
+                one_of: no_group,
                 suites: Allowed { these: EVERY_SUITE, source: PCI },
                 certificates: Certificates {
                     rsa_bits: Some(2048),
@@ -286,6 +301,7 @@ impl Policy {
                 versions: Allowed { these: BOTH, source: NIST_VERSIONS },
                 needed: Allowed { these: TLS13, source: NIST_VERSIONS },
                 groups: Allowed { these: NIST_GROUPS, source: NIST_EXTENSIONS },
+                one_of: Allowed { these: &[Group::Secp256r1, Group::Secp384r1], source: NIST_EXTENSIONS },
                 suites: Allowed { these: AES_SUITES, source: NIST_SUITES },
                 certificates: Certificates {
                     rsa_bits: Some(2048),
@@ -304,6 +320,7 @@ impl Policy {
                 versions: Allowed { these: BOTH, source: FIPS },
                 needed: nobody,
                 groups: Allowed { these: NIST_GROUPS, source: "FIPS 203, SP 800-56A, SP 800-56C" },
+                one_of: no_group,
                 suites: Allowed { these: AES_SUITES, source: "SP 800-38D" },
                 certificates: Certificates {
                     rsa_bits: Some(2048),
@@ -316,12 +333,19 @@ impl Policy {
                 rsa_needed: false,
                 no_early_data: "",
                 whole_path: FIPS,
-                limit: Some("the cryptographic library of this build is not a validated module"),
+                limit: match fips::BUILD {
+                    true => None,
+                    false => Some(
+                        "the cryptographic library of this build is not a validated module (docs/how-to/fips.md: how to build \
+                         Sealane with AWS-LC's FIPS module)",
+                    ),
+                },
             },
             Self::Cnsa2 => Rules {
                 versions: Allowed { these: TLS13, source: CNSA },
                 needed: nobody,
                 groups: Allowed { these: &[Group::MlKem1024], source: CNSA },
+                one_of: no_group,
                 suites: Allowed { these: &[Suite::TLS13_AES_256_GCM_SHA384], source: CNSA },
                 certificates: Certificates {
                     rsa_bits: None,
@@ -332,22 +356,28 @@ impl Policy {
                     source: "CNSA 2.0: ML-DSA-87",
                 },
                 rsa_needed: false,
-                no_early_data: "",
+                no_early_data: CNSA_TLS,
                 whole_path: CNSA,
                 limit: None,
             },
         }
     }
 
-    /// The versions, groups and suites that it allows.
-    pub(super) fn allowed(self) -> (&'static [Version], &'static [Group], &'static [Suite]) {
+    /// The versions, groups and suites that it allows, as far as this build has them.
+    pub(super) fn allowed(self) -> (&'static [Version], Vec<Group>, Vec<Suite>) {
         let rules = self.rules();
-        (rules.versions.these, rules.groups.these, rules.suites.these)
+        let (mut groups, mut suites) = (rules.groups.these.to_vec(), rules.suites.these.to_vec());
+        if fips::BUILD {
+            let module = Self::Fips1403.rules();
+            groups.retain(|group| module.groups.these.contains(group));
+            suites.retain(|suite| module.suites.these.contains(suite));
+        }
+        (rules.versions.these, groups, suites)
     }
 
     /// Whether a preset of this name may be overridden only by what the policy allows.
     pub(super) fn is_strict(self) -> bool {
-        matches!(self, Self::PciDss4 | Self::Hipaa | Self::Cnsa2)
+        matches!(self, Self::PciDss4 | Self::Hipaa | Self::Fips1403 | Self::Cnsa2)
     }
 
     /// Whether servers are audited, too, not only what clients see.
@@ -361,11 +391,24 @@ fn rules(sink: &Sink) -> Option<(Policy, Rules)> {
     sink.policy.map(|policy| (policy, policy.rules()))
 }
 
-/// The policies that a TLS section is judged by: that of the audit, and the preset, if it is one whose rules must hold.
+/// The policies that a TLS section is judged by: that of the audit, the preset, if it is one whose rules must hold, and in builds with the
+/// FIPS module its own.
 fn judges(sink: &Sink, preset: Option<Policy>) -> impl Iterator<Item = (Policy, Rules)> {
     let strict = preset.filter(|preset| preset.is_strict());
     let strict = strict.filter(|preset| sink.policy != Some(*preset));
-    sink.policy.into_iter().chain(strict).map(|policy| (policy, policy.rules()))
+    let module = fips::BUILD.then_some(Policy::Fips1403);
+    let module = module.filter(|module| sink.policy != Some(*module) && strict != Some(*module));
+    sink.policy.into_iter().chain(strict).chain(module).map(|policy| (policy, policy.rules()))
+}
+
+/// Cryptography outside AWS-LC's module: builds with the FIPS module refuse it, and so does the audit by `fips-140-3`. Returns whether it
+/// is refused.
+pub(super) fn outside_module(sink: &Sink, span: &Range<usize>, what: &str, help: &str) -> bool {
+    let is_refused = fips::BUILD || sink.policy == Some(Policy::Fips1403);
+    if is_refused {
+        breaks(sink, Policy::Fips1403, FIPS, span, what, help.to_owned());
+    }
+    is_refused
 }
 
 fn breaks(sink: &Sink, policy: Policy, source: &str, span: &Range<usize>, message: &str, help: String) {
@@ -377,6 +420,11 @@ pub(super) fn limits(sink: &Sink) {
     let Some((policy, rules)) = rules(sink) else { return };
     if let Some(limit) = rules.limit {
         sink.error_of_file(format!("{policy}: {limit}"));
+    }
+    if let (Policy::Fips1403, Some(module)) = (policy, fips::module()) {
+        let message =
+            format!("{policy}: this audit does not know whether {module} is validated, and for which systems");
+        sink.warn(&(0..0), message, Some("compare it with the list of validated modules of NIST's CMVP".to_owned()));
     }
 }
 
@@ -456,6 +504,13 @@ pub(super) fn protocol(
             let name = name_of(VERSION_NAMES, version);
             let (message, help) = (format!("TLS {name} is not enabled"), format!("add \"{name}\" to \"versions\""));
             breaks(written.sink, policy, rules.needed.source, &written.at("versions"), &message, help);
+        }
+        let one_of = &rules.one_of;
+        if !one_of.these.is_empty() && !groups.iter().any(|group| one_of.these.contains(group)) {
+            let names = names_of(GROUPS, one_of.these).join(" and ");
+            let message = format!("\"groups\" has neither of {names}, of which one must be enabled");
+            let help = format!("add one of {names} to \"groups\"");
+            breaks(written.sink, policy, one_of.source, &written.at("groups"), &message, help);
         }
     }
 }
@@ -667,6 +722,9 @@ pub(super) fn plain_listeners(sink: &Sink, listeners: &[Draft], targets: &[Targe
 
 /// The tunnel, which the policies of HTTP do not speak of.
 pub(super) fn tunnel(sink: &Sink, span: &Range<usize>) {
+    if outside_module(sink, span, "the tunnel has cryptography outside the FIPS module", "remove [tunnel]") {
+        return;
+    }
     if let Some((policy, _)) = rules(sink) {
         sink.warn(span, format!("{policy}: the tunnel is not part of this audit"), None);
     }
@@ -683,6 +741,58 @@ mod tests {
             assert_eq!(policy.to_string(), *name);
         }
         assert!("pci".parse::<Policy>().unwrap_err().contains("pci-dss-4"));
+    }
+
+    const ML_DSA: &[(&str, KeyKind)] =
+        &[("ML-DSA-44", KeyKind::MlDsa44), ("ML-DSA-65", KeyKind::MlDsa65), ("ML-DSA-87", KeyKind::MlDsa87)];
+
+    /// The rows of a policy's table in the reference.
+    fn rows(policy: Policy) -> Vec<String> {
+        let rules = policy.rules();
+        let code = |names: Vec<&str>| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let tls = |these: &[Version]| {
+            let names = names_of(VERSION_NAMES, these);
+            names.iter().map(|name| format!("TLS {name}")).collect::<Vec<_>>().join(", ")
+        };
+        let mut versions = tls(rules.versions.these);
+        if !rules.needed.these.is_empty() {
+            versions += &format!("; required: {}", tls(rules.needed.these));
+        }
+        let mut groups = code(names_of(GROUPS, rules.groups.these));
+        if !rules.one_of.these.is_empty() {
+            groups += &format!("; at least one of {}", code(names_of(GROUPS, rules.one_of.these)));
+        }
+        let of = &rules.certificates;
+        let mut certificates = Vec::new();
+        certificates.extend(of.rsa_bits.map(|bits| format!("RSA of at least {bits} bits")));
+        let curves: Vec<String> = of.curves.iter().map(|bits| format!("P-{bits}")).collect();
+        certificates.extend((!curves.is_empty()).then(|| format!("ECDSA {}", curves.join(", "))));
+        certificates.extend(of.ed25519.then(|| "Ed25519".to_owned()));
+        certificates.extend(of.ml_dsa.iter().map(|kind| name_of(ML_DSA, kind).to_owned()));
+        certificates.extend(of.days.map(|days| format!("valid for at most {days} days")));
+        certificates.extend(rules.rsa_needed.then(|| "at least one with an RSA key".to_owned()));
+        let mut rows = vec![
+            format!("| versions | {versions} |"),
+            format!("| ciphers | {} |", code(names_of(SUITES, rules.suites.these))),
+            format!("| groups | {groups} |"),
+            format!("| certificates | {} |", certificates.join("; ")),
+        ];
+        rows.extend((!rules.no_early_data.is_empty()).then(|| "| early data | off |".to_owned()));
+        rows.extend((!rules.whole_path.is_empty()).then(|| "| the whole path | all rules above |".to_owned()));
+        rows
+    }
+
+    #[test]
+    fn the_reference_has_the_rules_of_each_policy() {
+        let page = include_str!("../../../docs/reference/policies.md");
+        let labels = ["versions", "ciphers", "groups", "certificates", "early data", "the whole path"];
+        for (name, policy) in POLICIES {
+            let section = page.split("\n## ").find(|section| section.starts_with(&format!("{name}\n")));
+            let section = section.unwrap_or_else(|| panic!("docs/reference/policies.md has no section {name}"));
+            let is_rule = |line: &&str| labels.iter().any(|label| line.starts_with(&format!("| {label} | ")));
+            let written: Vec<&str> = section.lines().filter(is_rule).collect();
+            assert_eq!(written, rows(*policy), "{name}");
+        }
     }
 
     #[test]

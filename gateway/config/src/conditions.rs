@@ -44,17 +44,13 @@ fn condition(sink: &Sink, name: &str, node: &Node) -> Option<Condition> {
                 None => FieldRule::Exact(s.as_bytes().to_vec()),
             }));
         }
-        DeValue::Table(table) => {
-            let mut entries = table.iter();
-            if let (Some((key, value)), None) = (entries.next(), entries.next()) {
-                match &**key.get_ref() {
-                    "regex" => {
-                        let written = path_regex(sink, "regex", value)?;
-                        return Some(Condition::Regex(At { value: written, span: value.span() }));
-                    }
-                    "not" => return condition(sink, name, value).map(|is| Condition::Not(Box::new(is))),
-                    _ => {}
-                }
+        DeValue::Table(_) => {
+            if let Some(value) = only_entry(node, "regex") {
+                let written = path_regex(sink, "regex", value)?;
+                return Some(Condition::Regex(At { value: written, span: value.span() }));
+            }
+            if let Some(value) = only_entry(node, "not") {
+                return condition(sink, name, value).map(|is| Condition::Not(Box::new(is)));
             }
         }
         _ => {}
@@ -63,6 +59,16 @@ fn condition(sink: &Sink, name: &str, node: &Node) -> Option<Condition> {
                 { not = … } with one of these";
     sink.error(&node.span(), format!("this is not a condition on \"{name}\""), Some(help.to_owned()));
     None
+}
+
+/// The value of a key that is the only one of its table.
+pub(super) fn only_entry<'n, 'd>(node: &'n Node<'d>, key: &str) -> Option<&'n Node<'d>> {
+    let DeValue::Table(table) = node.get_ref() else { return None };
+    let mut entries = table.iter();
+    match (entries.next(), entries.next()) {
+        (Some((name, value)), None) if &**name.get_ref() == key => Some(value),
+        _ => None,
+    }
 }
 
 /// The conditions of a route, whose expressions become expressions of the configuration.

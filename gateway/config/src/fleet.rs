@@ -2,6 +2,7 @@
 
 use super::Config;
 use super::access::{Mistake, read_again};
+use super::audit;
 use super::certificates::load;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Errors, Place, Sink};
@@ -162,6 +163,11 @@ pub(super) fn read(top: &Section, early_data: bool, automatic: bool) -> (TicketK
     let file = top.optional_at(&top::ticket_keys_file);
     let sink = top.sink;
     let has_store = top.key_span("store").is_some();
+    if let Some(span) = top.key_span("store") {
+        let what = "values in the store are encrypted with nonces that are made outside the FIPS module";
+        let help = "remove [store]; gateways can share tickets with ticket_keys = \"file\"";
+        audit::outside_module(sink, &span, what, help);
+    }
     let store = top.table(&top::store).and_then(|section| store(section, early_data, automatic));
     let source = match (choice.as_ref().map_or(TicketKeyChoice::Own, |c| c.value), file) {
         (TicketKeyChoice::File, Some(file)) => ticket_key_file(sink, &file),

@@ -40,6 +40,8 @@ pub(super) struct Host {
     pub names: Vec<At<NamePattern>>,
     /// It says which listeners it is for.
     pub names_listeners: bool,
+    /// The first of its settings (or of its routes') that looks at clients' certificates: its name, and where it stands.
+    pub certificates: Option<(&'static str, Range<usize>)>,
 }
 
 /// Every `[[host]]`, in the order of the file. Each has one action for all its names and listeners.
@@ -228,7 +230,8 @@ pub(super) fn read(
     let placeholder = || Action::Respond { status: 503, content_type: String::new(), body: Vec::new() };
     let action = action.unwrap_or_else(placeholder);
     let names_listeners = listeners.is_some();
-    hosts.all.push(Host { label: shown, action, names: Vec::new(), names_listeners });
+    let certificates = routes.access.certificates.take();
+    hosts.all.push(Host { label: shown, action, names: Vec::new(), names_listeners, certificates });
     // Without a listener (they may all be wrong), for the mistakes in the names.
     let mut nowhere = [Target {
         written: String::new(),

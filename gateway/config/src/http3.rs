@@ -1,5 +1,6 @@
 //! `http3` and `[listener.quic]`.
 
+use super::audit;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::settings::{listener, quic as s};
@@ -51,6 +52,7 @@ pub(super) fn read(
     let is_wanted = wanted.as_ref().is_some_and(|w| w.value);
     let quic = section.table(&listener::quic).map(|quic| settings(quic, is_wanted));
     let wanted = wanted.filter(|w| w.value)?;
+    audit::outside_module(section.sink, &wanted.span, audit::QUIC, "remove \"http3\"");
     if let Some(text) = socket {
         let help = "write the Unix socket in a [[listener]] of its own: HTTP/3 needs UDP".to_owned();
         section.sink.error(&text.span, "\"http3\" is for IP addresses", Some(help));

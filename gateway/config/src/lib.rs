@@ -110,6 +110,7 @@ pub use redirects::{RedirectTables, read_redirects_again};
 pub use reference::generated;
 pub use revocation::{
     CertificateDigest, FetchedList, Revocation, RevocationSettings, Staples, hex, read_revocation_lists_again,
+    read_tunnel_lists_again,
 };
 pub use schema::schema;
 pub use sealane_passwords::Users;
@@ -414,8 +415,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let mut store = certificates::load::Store::new();
     store.fetching = revocation::fetching(&top);
     let listeners_absent = top.key_span("listener").is_none();
-    let mut access = AccessLists::default();
-    let mut listeners = listener::read_all(&top, user.as_ref(), &mut store, &mut addresses, &mut access);
+    let mut routes = Routes::default();
+    let mut listeners = listener::read_all(&top, user.as_ref(), &mut store, &mut addresses, &mut routes);
     let mut targets: Vec<Target> = listeners
         .iter()
         .map(|l| Target {
@@ -432,7 +433,6 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let mut context =
         upstream::Context { store: &mut store, resolver, names: Vec::new(), udp_listeners, takes_early_data };
     let mut upstreams = Upstreams::default();
-    let mut routes = Routes { access, ..Routes::default() };
     let (rate_limits, rate_places) = rate::read_all(&top, &mut routes);
     routing.rate_limits = rate_limits;
     let (concurrency_limits, concurrency_places) = rate::read_concurrency(&top, &mut routes);
@@ -499,16 +499,6 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     routing.pages = routes.pages;
     routing.host_responses = routes.host_responses;
     routing.has_cors = routing.routes.iter().any(|route| route.responses.cors.is_some());
-    if let Some((key, span)) =
-        access.certificates.take().filter(|_| !listeners.iter().any(listener::Draft::asks_for_certificates))
-    {
-        let help = "add client_auth = { mode = \"optional\", ca = \"clients.pem\" } to [listener.tls]".to_owned();
-        sink.error(
-            &span,
-            format!("\"{key}\" refuses every client: no listener asks for client certificates"),
-            Some(help),
-        );
-    }
 
     let is_automatic = |l: &listener::Draft| l.tls.as_ref().is_some_and(|tls| tls.automatic.is_some());
     let automatic = listeners.iter().any(is_automatic);

@@ -1,6 +1,6 @@
 //! `[[listener]]`.
 
-use super::access::{self, AccessLists};
+use super::access;
 use super::addresses::{Addresses, Protocol};
 use super::certificates::load::{self, Store};
 use super::decode::{self, At, Section};
@@ -8,6 +8,7 @@ use super::diagnostics::Sink;
 use super::host::{Hosts, Target};
 use super::http3::{self, Http3};
 use super::listen_address::{ListenAddress, socket_path, unix_socket};
+use super::route::Routes;
 use super::settings::listener as s;
 use super::settings::top;
 use super::snippets;
@@ -62,6 +63,13 @@ impl Draft {
         asks || self.broken_tls
     }
 
+    /// Whether it asks the clients that send this server name (empty: none) for a certificate.
+    pub fn asks_under(&self, server_name: &str) -> bool {
+        let Some(tls) = &self.tls else { return false };
+        let policy = tls.names.find(server_name).copied().unwrap_or(0);
+        tls.policies.get(policy as usize).is_none_or(|policy| policy.client_auth.is_some())
+    }
+
     /// Whether it accepts early data of some clients, as far as that is known.
     pub fn takes_early_data(&self) -> bool {
         let takes = self.tls.as_ref().is_some_and(|tls| tls.policies.iter().any(|policy| policy.early_data() > 0));
@@ -87,9 +95,8 @@ impl Draft {
     pub fn takes_all_requests_over_tls(&self, server_name: &str, host: &str) -> bool {
         let Some(tls) = &self.tls else { return false };
         let policy = |name: &str| tls.names.find(name).copied().unwrap_or(0);
-        let asks = tls.policies.get(policy(server_name) as usize).is_none_or(|policy| policy.client_auth.is_some());
         // Under other rules than those of the connection, the request gets 421.
-        !asks && policy(server_name) == policy(host) && self.admits_all()
+        !self.asks_under(server_name) && policy(server_name) == policy(host) && self.admits_all()
     }
 
     /// Whether every client may connect to be relayed.
@@ -135,7 +142,7 @@ pub(super) fn read_all(
     user: Option<&RunAs>,
     store: &mut Store,
     addresses: &mut Addresses,
-    lists: &mut AccessLists,
+    routes: &mut Routes,
 ) -> Vec<Draft> {
     let sections = document.tables(&top::listener);
     if sections.is_empty() && document.key_span("tunnel").is_none() {
@@ -144,7 +151,7 @@ pub(super) fn read_all(
     }
     let mut out: Vec<Draft> = Vec::new();
     for section in sections {
-        read(section, user, store, &mut out, addresses, lists);
+        read(section, user, store, &mut out, addresses, routes);
     }
     out
 }
@@ -155,7 +162,7 @@ fn read(
     store: &mut Store,
     out: &mut Vec<Draft>,
     addresses: &mut Addresses,
-    lists: &mut AccessLists,
+    routes: &mut Routes,
 ) {
     let sink = section.sink;
     let written = section.required(&s::address);
@@ -171,7 +178,7 @@ fn read(
         check_udp(&section, all().find(|text| is_socket(text)));
     }
     let trust = trust::read(&section, mode == Mode::Tcp, all().all(is_socket));
-    let access = access::read(&section, lists);
+    let access = access::read(&section, routes);
     let name = written.as_ref().and_then(|w| w.value.first()).map_or("", |w| w.value.as_str());
     if let (Mode::Tcp, Some(span)) = (mode, section.key_span("tls")) {
         let help = "remove \"mode\" or [listener.tls]: relayed connections are not decrypted".to_owned();

@@ -43,6 +43,7 @@ pub(super) fn error_page(section: Section, routes: &mut Routes) -> Option<ErrorP
     let file = section.required(&e::file);
     let content_type = section.optional_at(&e::content_type);
     let for_upstream = section.or(&e::upstream);
+    let status = section.optional(&e::status).and_then(|status| u16::try_from(status).ok());
     section.finish();
     if let (Some(statuses), true) = (&statuses, for_upstream)
         && statuses.value.iter().all(|(_, to)| *to < 500)
@@ -51,7 +52,7 @@ pub(super) fn error_page(section: Section, routes: &mut Routes) -> Option<ErrorP
         sink.warn(&statuses.span, "\"upstream\" has no effect below status 500", Some(help.to_owned()));
     }
     let page = page(sink, file?, content_type, routes);
-    Some(ErrorPage { statuses: statuses?.value, for_upstream, page })
+    Some(ErrorPage { statuses: statuses?.value, for_upstream, page, status })
 }
 
 /// Reads the `maintenance` of a host or a route. `None` inside: it is off.

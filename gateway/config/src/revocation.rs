@@ -269,11 +269,24 @@ fn replaced(rules: &RevocationRules, new: &HashMap<PathBuf, Arc<RevocationLists>
 
 /// Reads revocation lists again, for a gateway that serves. `answers` has the file's content.
 pub fn read_revocation_lists_again(file: &Path, answers: &Answers) -> Result<Arc<RevocationLists>, Errors> {
+    read_again(file, answers, load::revocation_lists)
+}
+
+/// The same with the lists of the tunnel.
+pub fn read_tunnel_lists_again(file: &Path, answers: &Answers) -> Result<Arc<RevocationLists>, Errors> {
+    read_again(file, answers, load::tunnel_revocation_lists)
+}
+
+fn read_again(
+    file: &Path,
+    answers: &Answers,
+    read: fn(&Sink, &At<PathBuf>) -> Option<RevocationLists>,
+) -> Result<Arc<RevocationLists>, Errors> {
     // Without a text there is no place to name: messages name the file.
     let sink = Sink::new(Source::new(String::new(), ""), PathBuf::new(), Some(answers), None);
-    let read = load::revocation_lists(&sink, &At { value: file.to_path_buf(), span: 0..0 });
+    let lists = read(&sink, &At { value: file.to_path_buf(), span: 0..0 });
     let (errors, warnings) = sink.finish();
-    match read {
+    match lists {
         Some(lists) if errors.is_empty() => Ok(Arc::new(lists)),
         _ => Err(Errors { errors, warnings, files: Vec::new() }),
     }

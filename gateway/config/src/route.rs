@@ -1,6 +1,7 @@
 //! What is done with requests: the actions of `[[host]]` and `[[host.route]]`, and what they change on the way.
 
 use super::access::{self, AccessLists};
+use super::audit;
 use super::authentication::{self, BasicAuth, ForwardAuth};
 use super::compression::Compression;
 use super::conditions;
@@ -143,7 +144,7 @@ pub(super) fn extras(
         }),
         max_body: section.optional(&m::max_body_size).map(unlimited),
         rewrites: response_rewrites::Written::read(section),
-        access: access::read_of_requests(section, &mut routes.access),
+        access: access::read_of_requests(section, routes),
         request: section.table(&m::request_headers).and_then(|table| {
             let span = table.span.clone();
             edits(table).map(|edits| templates::of_requests(section.sink, &span, edits))
@@ -165,6 +166,9 @@ pub(super) fn extras(
             BasicAuth::Off => None,
             BasicAuth::Users { users, allowed, challenge, user_header, keep_authorization } => {
                 let file = users;
+                let what = "passwords are checked with Argon2 and bcrypt, which are outside the FIPS module";
+                let help = "let a server check them (forward_auth), or require client certificates";
+                audit::outside_module(section.sink, &file.span, what, help);
                 let users = routes.access.users_of(section.sink, &file);
                 let allowed = allowed
                     .map(|names| authentication::allowed_of(section.sink, names, &file, routes.access.users_at(users)));

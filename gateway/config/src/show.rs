@@ -157,7 +157,7 @@ fn computed(table: &Table, setting: &Declared, written: &Values) -> Option<Value
         (_, "versions") => Some(words(&["1.3", "1.2"])),
         ("[listener.tls]", "groups") => {
             let (_, allowed, _) = preset().allowed();
-            let groups = default_groups(allowed).into_iter();
+            let groups = default_groups(&allowed).into_iter();
             let names = groups.filter_map(|group| GROUPS.iter().find(|(_, known)| *known == group));
             Some(words(&names.map(|(name, _)| *name).collect::<Vec<_>>()))
         }

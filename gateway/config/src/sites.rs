@@ -24,6 +24,7 @@ use super::diagnostics::Sink;
 use super::host::{Hosts, Target};
 use super::listener::Draft;
 use super::plan::{Plan, ServerPlan};
+use super::settings::access_of_requests as r;
 use rustls::pki_types::CertificateDer;
 use sealane_proxy::rules::{Piece, Redirect, Route};
 use sealane_proxy::snapshot::Action;
@@ -76,6 +77,7 @@ pub(super) fn compile(
     if !listeners.iter().any(|l| l.broken_tls) {
         warn_one_label(sink, listeners, targets, &hosts);
         check_relayed(sink, listeners, targets, &hosts);
+        check_asked(sink, listeners, targets, &hosts);
         if listeners.iter().any(requires_certificates) {
             let view = View::new(sink, listeners, targets, &hosts, routes, plans);
             let reported = view.check_depth();
@@ -503,6 +505,37 @@ fn check_relayed(sink: &Sink, listeners: &[Draft], targets: &[Target], hosts: &H
                 let help = "remove the name from \"for\", or serve its host with \"to\" or \"upstream\"".to_owned();
                 sink.error(&at.span, message, Some(help));
             }
+        }
+    }
+}
+
+/// A rule about client certificates is for clients that are asked for one. If no listener asks at all, that is an error. If clients
+/// are asked only under the names of other hosts, it is a warning: such a host refuses too many clients, and never too few.
+fn check_asked(sink: &Sink, listeners: &[Draft], targets: &[Target], hosts: &Hosts) {
+    if hosts.all.iter().all(|host| host.certificates.is_none()) {
+        return;
+    }
+    let is_asked = listeners.iter().any(Draft::asks_for_certificates);
+    let names: Vec<String> = groups(all_patterns(listeners, targets)).iter().map(NamePattern::sample).collect();
+    let mut asked = BTreeSet::new();
+    for (listener, target) in listeners.iter().zip(targets) {
+        let names = names.iter().filter(|name| listener.asks_under(name));
+        asked.extend(names.filter_map(|name| target.hosts.find(name).copied()));
+    }
+    for (index, host) in (0..).zip(&hosts.all) {
+        let Some((key, span)) = &host.certificates else { continue };
+        let refuses = if *key == r::allow_certificate.key { "refuses every client" } else { "refuses no client" };
+        let asks = "add client_auth = { mode = \"optional\", ca = \"clients.pem\" } to [listener.tls]";
+        if !is_asked {
+            let message = format!("\"{key}\" {refuses}: no listener asks for client certificates");
+            sink.error(span, message, Some(asks.to_owned()));
+        } else if !asked.contains(&index) && !hosts.incomplete {
+            let message = format!(
+                "\"{key}\" {refuses}: no listener asks for client certificates under the names of the host \"{}\"",
+                host.label
+            );
+            let help = format!("{asks} of a listener of this host, or add its names to \"for\" of client_auth");
+            sink.warn(span, message, Some(help));
         }
     }
 }

@@ -19,6 +19,7 @@ use sealane_proxy::snapshot::{EarlyRequests, UpstreamHttp};
 use sealane_route::proxies::TrustedProxies;
 use sealane_route::{NameMap, NamePattern};
 use sealane_tls::distinguished_name;
+use sealane_tls::fips;
 use sealane_tls::policy::{
     ClientAuth, ClientAuthority, ClientName, ClientPolicy, ExpiredLists, Group, KeyKind, KeyLogRules, Revocation,
     ServerPolicy, Suite, Version,
@@ -150,9 +151,11 @@ fn protocol(section: &Section, preset: Option<Policy>) -> Option<Protocol> {
     chosen.sort_by(|a, b| b.cmp(a));
     let place = || suites.as_ref().map_or_else(|| section.span.clone(), |s| s.span.clone());
     let mut usable = suites.as_ref().map_or_else(|| ALL_SUITES.to_vec(), |s| s.value.clone());
-    if suites.is_none() && nearest != Policy::Modern {
+    if suites.is_none() {
         // The ciphers of TLS 1.2 are there where "versions" adds it to "modern".
-        usable.retain(|suite| allowed_suites.contains(suite));
+        let wider = if nearest == Policy::Modern { Policy::Intermediate } else { nearest };
+        let (_, _, allowed) = wider.allowed();
+        usable.retain(|suite| allowed.contains(suite));
     }
     // What is said of a version that the preset excludes is that, and not what else it would need.
     let is_judged = |version: Version| !preset.is_some_and(Policy::is_strict) || allowed_versions.contains(&version);
@@ -178,7 +181,7 @@ fn protocol(section: &Section, preset: Option<Policy>) -> Option<Protocol> {
         let help = "remove these ciphers, or add their TLS version to \"versions\"".to_owned();
         section.sink.warn(&place(), "some of \"ciphers\" are for a TLS version that is not enabled", Some(help));
     }
-    let mut groups_used = groups.as_ref().map_or_else(|| default_groups(allowed_groups), |g| g.value.clone());
+    let mut groups_used = groups.as_ref().map_or_else(|| default_groups(&allowed_groups), |g| g.value.clone());
     if !chosen.contains(&Version::Tls13) {
         groups_used.retain(|group| !group.is_post_quantum());
         if groups_used.is_empty() && is_judged(Version::Tls12) {
@@ -186,7 +189,7 @@ fn protocol(section: &Section, preset: Option<Policy>) -> Option<Protocol> {
             section.sink.error(
                 &span,
                 "TLS 1.2 is enabled, but \"groups\" has no group for it",
-                Some("add \"x25519\"".to_owned()),
+                Some(format!("add \"{}\"", if fips::BUILD { "secp256r1" } else { "x25519" })),
             );
             good = false;
         }
@@ -690,11 +693,12 @@ pub(super) fn upstream(
     store: &mut Store,
 ) -> Option<UpstreamTls> {
     let mut good = true;
+    let (versions, groups, suites) = Policy::Intermediate.allowed();
     let mut out = UpstreamTls {
         protocol: Protocol {
-            versions: vec![Version::Tls13, Version::Tls12],
-            groups: up::groups.default(),
-            suites: ALL_SUITES.to_vec(),
+            versions: versions.to_vec(),
+            groups: default_groups(&groups),
+            suites: ALL_SUITES.into_iter().filter(|suite| suites.contains(suite)).collect(),
         },
         server_name: None,
         roots: Vec::new(),

@@ -1,11 +1,13 @@
 //! `[tunnel]`: the OpenVPN server.
 
+mod bandwidth;
 mod groups;
 mod ldap;
 mod management;
 mod oidc;
 mod webhook;
 
+pub(crate) use bandwidth::{bandwidth, bandwidth_shape};
 pub use groups::{TunnelClient, TunnelGroup, TunnelMember};
 pub(crate) use groups::{destinations, destinations_shape};
 pub use ldap::{Ldap, LdapFilter, LdapGroups, LdapPart, LdapUrl, LdapValue};
@@ -33,7 +35,7 @@ use sealane_ovpn::push;
 use sealane_ovpn::wrap::v2::ServerKey;
 use sealane_ovpn::wrap::{Digest, StaticKey, WrapKey};
 use sealane_passwords::Users;
-use sealane_tunnel::plane::{Keepalive, Prefix, Transport};
+use sealane_tunnel::plane::{Keepalive, Prefix, Rates, Transport};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -151,6 +153,8 @@ pub struct Tunnel {
     pub inactive_bytes: u64,
     /// Clients that are connected for this long must connect again.
     pub session_timeout: Option<Duration>,
+    /// How much a client may send and receive, where neither the client nor its group has rates.
+    pub rates: Rates,
     /// Where the addresses of names are kept.
     pub addresses_file: Option<PathBuf>,
 }
@@ -169,6 +173,13 @@ impl Tunnel {
     /// Whether some client has an access list.
     pub fn has_access_lists(&self) -> bool {
         self.groups.iter().any(|g| g.filter.is_some()) || self.clients.values().any(|c| c.filter.is_some())
+    }
+
+    /// Whether some client has a rate.
+    pub fn has_rates(&self) -> bool {
+        let of_clients = self.clients.values().map(|client| client.rates);
+        let mut all = self.groups.iter().map(|group| group.rates).chain(of_clients).chain([self.rates]);
+        all.any(|rates| !rates.is_unlimited())
     }
 }
 
@@ -442,6 +453,7 @@ pub(super) fn read(section: Section, lanes: usize, owner: Option<(u32, u32)>) ->
         inactive,
         inactive_bytes,
         session_timeout: section.optional(&s::session_timeout),
+        rates: bandwidth::rates(&section, &s::upload_rate, &s::download_rate),
         addresses_file: section.optional(&s::addresses_file),
     };
     section.finish();
@@ -706,7 +718,7 @@ fn tls(section: &Section, optional: bool) -> Option<TlsParts> {
         None => return None,
     };
     let crls = match &crl {
-        Some(crl) => load::revocation_lists(sink, crl)?.lists.iter().map(|list| list.to_vec()).collect(),
+        Some(crl) => load::tunnel_revocation_lists(sink, crl)?.lists.iter().map(|list| list.to_vec()).collect(),
         None => Vec::<Vec<u8>>::new(),
     };
     let (cert, key) = (cert?, key);

@@ -443,6 +443,9 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
         let help = "remove it, or set http = \"1.1\"".to_owned();
         sink.error(&at.span, "\"tolerate\" is for servers that speak HTTP/1.1", Some(help));
     }
+    if let Some(at) = http.as_ref().filter(|at| matches!(at.value, UpstreamHttp::Three)) {
+        audit::outside_module(sink, &at.span, audit::QUIC, "set http = \"2\"");
+    }
     balancing::read(&section, &mut upstream);
     let syn_tls = section.optional_at(&s::syn_tls);
     let udp_span = section.key_span("udp");

@@ -22,4 +22,5 @@ mod upgrade;
 
 pub use sealane_config as config;
 pub use sealane_log as log;
+pub use sealane_tls::fips;
 pub use sealane_vpn as vpn;

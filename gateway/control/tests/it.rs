@@ -6,6 +6,8 @@ mod it {
     pub mod certificates;
     pub mod errors;
     pub mod files;
+    #[cfg(feature = "fips")]
+    pub mod fips;
     pub mod fleet;
     pub mod good;
     pub mod includes;

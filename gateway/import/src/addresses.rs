@@ -6,6 +6,7 @@
 
 use crate::output::{key, line, list, quoted};
 use crate::report::Place;
+use crate::values;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Most blocks of one list in the result.
@@ -272,7 +273,7 @@ pub(crate) enum Certificate {
     Named(Vec<String>),
 }
 
-/// `allow`, `deny`, `allow_certificate` and `allow_header` of a listener, a host or a route.
+/// `allow`, `deny`, `allow_certificate`, `allow_header` and `deny_header` of a listener, a host or a route.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Access {
     /// Only these are let in.
@@ -282,6 +283,8 @@ pub(crate) struct Access {
     certificate: Option<(Certificate, Place)>,
     /// Headers with the values that they must have.
     headers: Vec<(String, String, Place)>,
+    /// Headers with conditions in TOML of which none may hold.
+    denied: Vec<(String, String, Place)>,
 }
 
 /// No list of Sealane says this.
@@ -330,8 +333,36 @@ impl Access {
         Ok(())
     }
 
+    /// Refuses requests that meet a condition on a header, from now on. The condition is written as those of routes.
+    pub fn deny_header(&mut self, name: &str, condition: &str, place: &Place) -> Result<(), Unsayable> {
+        if !values::may_be_denied(name, condition) {
+            return Err(Unsayable);
+        }
+        match self.denied.iter_mut().find(|(there, ..)| there.eq_ignore_ascii_case(name)) {
+            None => self.denied.push((name.to_owned(), condition.to_owned(), place.clone())),
+            Some((_, there, _)) if *there == condition => {}
+            Some((_, there, _)) => *there = values::either(&[there.as_str(), condition]).ok_or(Unsayable)?,
+        }
+        Ok(())
+    }
+
+    /// Takes out of several what refuses requests by a header in all of them: the host of which they are routes says it once.
+    pub fn take_common_headers(all: &mut [&mut Self]) -> Self {
+        let mut out = Self::default();
+        let Some(first) = all.first() else { return out };
+        let has = |access: &Self, one: &(String, String, Place)| {
+            access.denied.iter().any(|(name, condition, _)| *name == one.0 && *condition == one.1)
+        };
+        out.denied = first.denied.iter().filter(|one| all.iter().all(|access| has(access, one))).cloned().collect();
+        all.iter_mut().for_each(|access| access.denied.retain(|one| !has(&out, one)));
+        out
+    }
+
     /// Refuses whom another one refuses, too.
     pub fn and(&mut self, other: &Self) -> Result<(), Unsayable> {
+        for (name, condition, place) in &other.denied {
+            self.deny_header(name, condition, place)?;
+        }
         for (name, value, place) in &other.headers {
             self.require_header(name, value, place)?;
         }
@@ -349,7 +380,7 @@ impl Access {
     }
 
     pub fn is_open(&self) -> bool {
-        self.is_open_by_address() && self.certificate.is_none() && self.headers.is_empty()
+        self.is_open_by_address() && self.certificate.is_none() && self.headers.is_empty() && self.denied.is_empty()
     }
 
     fn is_open_by_address(&self) -> bool {
@@ -375,6 +406,9 @@ impl Access {
         for (name, value, place) in &self.headers {
             line(out, &format!("allow_header.{} = {}", key(name), quoted(value)), Some(place));
         }
+        for (name, condition, place) in &self.denied {
+            line(out, &format!("deny_header.{} = {condition}", key(name)), Some(place));
+        }
         let Some(origin) = self.origin.as_ref().filter(|_| !self.is_open_by_address()) else { return };
         // An empty list has no blocks to be written.
         if self.closed().is_some() {
@@ -396,8 +430,12 @@ impl Access {
 
     /// What it says, for comparisons.
     pub fn says(&self) -> String {
-        let headers: Vec<_> = self.headers.iter().map(|(name, value, _)| (name, value)).collect();
-        format!("{:?} {:?} {:?} {headers:?}", self.allow, self.deny, self.certificate.as_ref().map(|(is, _)| is))
+        let of = |all: &[(String, String, Place)]| -> Vec<(String, String)> {
+            all.iter().map(|(name, value, _)| (name.clone(), value.clone())).collect()
+        };
+        let (headers, denied) = (of(&self.headers), of(&self.denied));
+        let certificate = self.certificate.as_ref().map(|(is, _)| is);
+        format!("{:?} {:?} {certificate:?} {headers:?} {denied:?}", self.allow, self.deny)
     }
 }
 
@@ -524,6 +562,55 @@ mod tests {
         let mut out = String::new();
         other.write(&mut out);
         assert_eq!(out, "allow_header.X-Edge = \"a b\"  # x:1\n");
+    }
+
+    #[test]
+    fn headers_are_denied() {
+        let mut access = Access::default();
+        let bot = "{ regex = '(?i)bot' }";
+        access.deny_header("User-Agent", bot, &place()).unwrap();
+        access.deny_header("user-agent", bot, &place()).unwrap();
+        access.deny_header("X-Debug", "true", &place()).unwrap();
+        assert!(!access.is_open() && access.closed().is_none());
+        access.deny_header("User-Agent", "\"curl\"", &place()).unwrap();
+        // Another spelling of the name must not take the place of a header that is required.
+        for (name, condition) in [
+            ("X-Key", "false"),
+            ("X-Key", "{ not = \"a\" }"),
+            ("X-Debug", "\"1\""),
+            ("cookie:a", "true"),
+            ("Host", bot),
+            ("Connection", "true"),
+            ("X-Key", "\" a\""),
+        ] {
+            assert_eq!(access.deny_header(name, condition, &place()), Err(Unsayable), "{name} {condition}");
+        }
+        let mut other = Access::default();
+        other.and(&access).unwrap();
+        assert_eq!(other.says(), access.says());
+        assert_ne!(other.says(), Access::default().says());
+        let mut out = String::new();
+        other.write(&mut out);
+        assert_eq!(
+            out,
+            "deny_header.User-Agent = { regex = '(?:(?i)bot)|(?:^curl$)' }  # x:1\ndeny_header.X-Debug = true  # x:1\n"
+        );
+    }
+
+    #[test]
+    fn what_all_routes_deny_is_the_hosts() {
+        let of = |headers: &[&str]| {
+            let mut out = Access::default();
+            headers.iter().for_each(|name| out.deny_header(name, "true", &place()).unwrap());
+            out
+        };
+        let (mut one, mut two) = (of(&["X-A", "X-B"]), of(&["X-C", "X-A"]));
+        let common = Access::take_common_headers(&mut [&mut one, &mut two]);
+        assert_eq!(
+            (common.says(), one.says(), two.says()),
+            (of(&["X-A"]).says(), of(&["X-B"]).says(), of(&["X-C"]).says())
+        );
+        assert!(Access::take_common_headers(&mut [&mut one, &mut two]).is_open());
     }
 
     #[test]

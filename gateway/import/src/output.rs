@@ -223,6 +223,32 @@ impl Edits {
         true
     }
 
+    /// Takes out of several what all of them do with a header: the host of which they are routes says it once, and a route's own changes
+    /// come behind the host's.
+    pub fn take_common(all: &mut [&mut Self]) -> Self {
+        let Some(first) = all.first() else { return Self::default() };
+        let mut out = (**first).clone();
+        out.retain(|name| all.iter().all(|edits| edits.does_with(name) == first.does_with(name)));
+        all.iter_mut().for_each(|edits| edits.retain(|name| out.changed_by(name).is_none()));
+        out
+    }
+
+    /// What is done with a header: whether it is removed, and the values that are set and added.
+    fn does_with(&self, name: &str) -> (bool, Vec<&str>, Vec<&str>) {
+        fn values<'e>(list: &'e [(String, String, Place)], name: &str) -> Vec<&'e str> {
+            list.iter().filter(|(n, ..)| n.eq_ignore_ascii_case(name)).map(|(_, value, _)| value.as_str()).collect()
+        }
+        let is_removed = self.remove.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+        (is_removed, values(&self.set, name), values(&self.add, name))
+    }
+
+    /// Keeps what is done with some headers.
+    fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.remove.retain(|(name, _)| keep(name));
+        self.set.retain(|(name, ..)| keep(name));
+        self.add.retain(|(name, ..)| keep(name));
+    }
+
     /// Gives a header that is added another value.
     pub fn replace_added(&mut self, name: &str, value: &str) {
         for (_, there, _) in self.add.iter_mut().filter(|(n, ..)| n.eq_ignore_ascii_case(name)) {

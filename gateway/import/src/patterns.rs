@@ -29,6 +29,8 @@ enum Item {
     Something,
     /// `[^.]+`
     Label,
+    /// One or more characters of a set without a dot, such as `[a-z0-9-]+`.
+    Part,
 }
 
 /// Whether PCRE and the parser here read a pattern in the same way, as far as its spelling shows. What both read, and only one of
@@ -119,6 +121,12 @@ fn is_of_label(hir: &Hir) -> bool {
     (0..=u8::MAX).all(|b| has(b) != (b == b'.'))
 }
 
+/// A set without a dot.
+fn is_within_label(hir: &Hir) -> bool {
+    let HirKind::Class(Class::Bytes(set)) = hir.kind() else { return false };
+    !set.ranges().iter().any(|r| (r.start()..=r.end()).contains(&b'.'))
+}
+
 /// The alternatives of a pattern, each as its parts in order.
 fn sequences(hir: &Hir) -> Option<Vec<Vec<Item>>> {
     let one = |item| Some(vec![vec![item]]);
@@ -139,7 +147,7 @@ fn sequences(hir: &Hir) -> Option<Vec<Vec<Item>>> {
                 }
             };
             if all.len() > MAX_SET || !all.iter().all(char::is_ascii) {
-                return None;
+                return if is_within_label(hir) { one(Item::Part) } else { None };
             }
             all.into_iter().map(|c| vec![Item::Text(c.to_string())]).collect()
         }
@@ -152,6 +160,8 @@ fn sequences(hir: &Hir) -> Option<Vec<Vec<Item>>> {
             (0, None) if is_dot(&r.sub) => return one(Item::Anything),
             (1, None) if is_dot(&r.sub) => return one(Item::Something),
             (1, None) if is_of_label(&r.sub) => return one(Item::Label),
+            (0, _) if is_within_label(&r.sub) => vec![vec![Item::Part], Vec::new()],
+            _ if is_within_label(&r.sub) => return one(Item::Part),
             _ => return None,
         },
         HirKind::Capture(group) => return sequences(&group.sub),
@@ -208,6 +218,26 @@ pub(crate) fn names(pattern: &str) -> Option<Vec<String>> {
         };
         let text = text.to_ascii_lowercase();
         (good(&text) && !text.starts_with('.') && !text.ends_with('.')).then(|| format!("{prefix}{text}"))
+    };
+    unique(expand(pattern)?.into_iter().map(name).collect::<Option<Vec<_>>>()?)
+}
+
+/// A pattern for host names whose first labels are of sets of characters, as names that cover all that it matches, and more.
+pub(crate) fn wider_names(pattern: &str) -> Option<Vec<String>> {
+    let name = |sequence: Vec<Item>| {
+        let [Item::Start, first @ .., Item::Text(text), Item::End] = sequence.as_slice() else { return None };
+        let is_of_label = |item: &Item| match item {
+            Item::Part | Item::Label => true,
+            Item::Text(text) => !text.contains('.'),
+            _ => false,
+        };
+        // A text may end the first label: `^[a-z]+-shop\.example\.com$`.
+        let (_, rest) = text.split_once('.')?;
+        let labels: Vec<&str> = rest.split('.').collect();
+        let good = |l: &&str| !l.is_empty() && l.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
+        let is_name = labels.len() > 1 && labels.iter().all(good);
+        (is_name && !first.is_empty() && first.iter().all(is_of_label))
+            .then(|| format!("*.{}", rest.to_ascii_lowercase()))
     };
     unique(expand(pattern)?.into_iter().map(name).collect::<Option<Vec<_>>>()?)
 }
@@ -694,6 +724,19 @@ mod tests {
             "^a.b$",
         ] {
             assert_eq!(names(bad), None, "{bad}");
+        }
+        let wider = |p: &str| wider_names(p).unwrap_or_default().join(" ");
+        assert_eq!(wider(r"^(?<tenant>[a-z0-9-]+)\.apps\.example\.com$"), "*.apps.example.com");
+        assert_eq!(wider(r"^www\d+\.example\.com$"), "*.example.com");
+        assert_eq!(wider(r"^[a-z][a-z0-9]*-shop\.example\.(com|org)$"), "*.example.com *.example.org");
+        for bad in [
+            r"^[a-z]+\.com$",
+            r"^.+\.example\.com$",
+            r"[a-z]+\.example\.com$",
+            r"^[a-z.]+\.example\.com$",
+            r"^a\.\d+\.b\.c$",
+        ] {
+            assert_eq!(wider_names(bad), None, "{bad}");
         }
     }
 

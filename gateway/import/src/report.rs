@@ -66,11 +66,53 @@ impl Outcome {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Id(usize);
 
+/// What is said of a directive.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Said {
+    outcome: Outcome,
+    says: String,
+    /// There is nothing to do about it.
+    is_idle: bool,
+}
+
 #[derive(Clone, Debug)]
 struct Record {
     place: Place,
     text: String,
-    found: Vec<(Outcome, String)>,
+    found: Vec<Said>,
+}
+
+/// What a person has to do about a directive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// To decide, before the gateway starts.
+    Decide,
+    /// To look at it: clients or servers may notice it, or something is missing.
+    Look,
+    /// Nothing.
+    Nothing,
+}
+
+impl Action {
+    /// Its name in JSON.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Decide => "decide",
+            Self::Look => "look",
+            Self::Nothing => "nothing",
+        }
+    }
+}
+
+/// How much the text says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Detail {
+    /// What a person has to do something about; of differences and of what is missing, the first sentence.
+    Short,
+    /// All that is not the same.
+    Explained,
+    /// Each directive on a line of its own.
+    Full,
 }
 
 /// Directives whose differences change nothing for clients and servers, but load, logs and connections.
@@ -114,28 +156,62 @@ const LOCK_OUT: &[&str] = &[
 const PARTS: &[&str] = &[
     "Sealane has no variables; the report names the directives that use this variable",
     "its location is not translated",
+    PLACES,
     "see the condition",
     "see the error_page that names it",
 ];
 
+/// What is said of a location whose directives are not translated.
+pub(crate) const PLACES: &str = "requests get 501: see the directives in this location";
+
+/// Subjects with many directives: what is said of these begins with one of these texts.
+const SUBJECTS: &[&str] = &["Sealane serves no files", "Sealane speaks HTTP to servers", "Sealane has no cache"];
+
 /// What directives have in common that a person reads once: the first word, or their subject, and what is said of them.
-type Alike<'r> = (&'r str, &'r [(Outcome, String)]);
+type Alike<'r> = (&'r str, &'r [Said]);
 
 impl Record {
     fn worst(&self) -> Option<Outcome> {
-        self.found.iter().map(|f| f.0).max()
+        self.found.iter().map(|f| f.outcome).max()
+    }
+
+    fn action(&self) -> Action {
+        match self.worst() {
+            Some(Outcome::Undecided) => Action::Decide,
+            None | Some(Outcome::Same) => Action::Nothing,
+            Some(Outcome::Different) if OPERATION.contains(&self.name()) => Action::Nothing,
+            _ if self.is_part() || self.found.iter().all(|f| f.is_idle || f.outcome == Outcome::Same) => {
+                Action::Nothing
+            }
+            _ => Action::Look,
+        }
     }
 
     fn name(&self) -> &str {
         self.text.split(' ').next().unwrap_or_default()
     }
 
-    /// `None`: it has a line of its own. Each decision has one.
+    /// What it shares with others; `None`: it has a line of its own. Decisions are shared by directives with the same words.
     fn alike(&self) -> Option<Alike<'_>> {
-        let is_shared = matches!(self.worst(), Some(Outcome::Different | Outcome::NotTranslated));
-        // A cache has many directives.
-        let is_of_cache = self.worst() == Some(Outcome::NotTranslated) && self.name().contains("cache");
-        is_shared.then_some((if is_of_cache { "cache" } else { self.name() }, self.found.as_slice()))
+        match self.worst()? {
+            Outcome::Same => None,
+            Outcome::Undecided => self.is_whole().then_some((self.text.as_str(), self.found.as_slice())),
+            Outcome::NotTranslated => {
+                let is_of = |subject: &&&str| self.found.iter().all(|f| f.says.starts_with(**subject));
+                Some(match SUBJECTS.iter().find(is_of).copied() {
+                    Some(subject) => (subject, <&[Said]>::default()),
+                    // A cache has many directives.
+                    None if self.name().contains("cache") => ("cache", self.found.as_slice()),
+                    None => (self.name(), self.found.as_slice()),
+                })
+            }
+            Outcome::Different => Some((self.name(), self.found.as_slice())),
+        }
+    }
+
+    /// Whether its text is the whole directive: others with this text are the same.
+    fn is_whole(&self) -> bool {
+        !self.text.ends_with('…')
     }
 
     /// Whether it is a part of another directive, whose line says all.
@@ -144,7 +220,8 @@ impl Record {
             let names_another = says.ends_with(')') || says.ends_with(", which uses this variable");
             PARTS.contains(&says) || says.starts_with("see ") && names_another
         };
-        self.worst() == Some(Outcome::NotTranslated) && self.found.iter().all(|(_, says)| is(says))
+        let may_be = matches!(self.worst(), Some(Outcome::NotTranslated | Outcome::Different));
+        may_be && self.found.iter().all(|f| is(&f.says))
     }
 
     /// The other lines that the line of this one is for.
@@ -160,7 +237,39 @@ impl Record {
         let all: Vec<String> = others.map(one).collect();
         if all.is_empty() { String::new() } else { format!(" (also {})", all.join(", ")) }
     }
+
+    /// What is said of it, the worst first. `is_short`: the first sentence of each, but all of a decision.
+    fn says(&self, is_short: bool) -> String {
+        let mut found: Vec<&Said> = self.found.iter().filter(|f| !f.says.is_empty()).collect();
+        found.sort_by_key(|f| std::cmp::Reverse(f.outcome));
+        if is_short {
+            // What there is nothing to do about is not said beside the rest.
+            found.retain(|f| !f.is_idle);
+        }
+        let one = |f: &&Said| match (is_short, f.outcome) {
+            (false, _) => f.says.clone(),
+            (true, Outcome::Undecided) => f.says.strip_suffix(MEANWHILE).unwrap_or(&f.says).trim_end().to_owned(),
+            (true, _) => first_sentence(&f.says),
+        };
+        found.iter().map(one).collect::<Vec<_>>().join("; also: ")
+    }
 }
+
+/// The first sentence of a text; "…" stands for more.
+fn first_sentence(text: &str) -> String {
+    let ends = |(at, _): &(usize, &str)| {
+        let behind = text.get(at + 2..).unwrap_or_default();
+        behind.chars().next().is_some_and(|c| c.is_uppercase() || c == '`' || c == '[')
+    };
+    match text.match_indices(". ").find(ends) {
+        Some((at, _)) => format!("{} …", text.get(..=at).unwrap_or(text)),
+        None => text.to_owned(),
+    }
+}
+
+/// What is said at the end of a decision for which the result has nothing.
+pub(crate) const MEANWHILE: &str = "The routes of the result do not contain this rule. Only its entry in \"undecided\" keeps the gateway from \
+     starting without it: do not remove the entry before you have written a replacement";
 
 /// What the report says of a directive that the import does not know.
 pub(crate) const UNKNOWN: &str = "the import does not know this directive: write Sealane settings that have the same effect, or, if you do \
@@ -220,13 +329,22 @@ impl Report {
     }
 
     pub(crate) fn say(&mut self, id: Id, outcome: Outcome, says: impl Into<String>) {
+        self.add(id, Said { outcome, says: says.into(), is_idle: false });
+    }
+
+    /// Says that something differs in a way about which there is nothing to do.
+    pub(crate) fn differs_a_little(&mut self, id: Id, says: impl Into<String>) {
+        self.add(id, Said { outcome: Outcome::Different, says: says.into(), is_idle: true });
+    }
+
+    fn add(&mut self, id: Id, entry: Said) {
         let Some(record) = self.records.get_mut(id.0) else { return };
-        let entry = (outcome, says.into());
+        let outcome = entry.outcome;
         // A remark replaces that all is the same.
         if record.found.contains(&entry) || (outcome == Outcome::Same && !record.found.is_empty()) {
             return;
         }
-        record.found.retain(|(o, _)| *o != Outcome::Same);
+        record.found.retain(|f| f.outcome != Outcome::Same);
         if record.found.len() < MAX_REMARKS || outcome == Outcome::Undecided {
             record.found.push(entry);
         }
@@ -261,21 +379,21 @@ impl Report {
     /// Says something else of a directive, if it is the same: for what reason.
     pub(crate) fn same_because(&mut self, id: Id, says: &str) {
         let Some(record) = self.records.get_mut(id.0) else { return };
-        if record.found.iter().all(|(outcome, _)| *outcome == Outcome::Same) {
-            record.found = vec![(Outcome::Same, says.to_owned())];
+        if record.found.iter().all(|f| f.outcome == Outcome::Same) {
+            record.found = vec![Said { outcome: Outcome::Same, says: says.to_owned(), is_idle: false }];
         }
     }
 
     /// Says only this of a directive, whatever has been said of it.
     pub(crate) fn replace(&mut self, id: Id, outcome: Outcome, says: &str) {
         if let Some(record) = self.records.get_mut(id.0) {
-            record.found = vec![(outcome, says.to_owned())];
+            record.found = vec![Said { outcome, says: says.to_owned(), is_idle: false }];
         }
     }
 
     /// Whether something is said of a directive, and not only that it is the same.
     pub(crate) fn is_remarked(&self, id: Id) -> bool {
-        self.records.get(id.0).is_some_and(|r| r.found.iter().any(|(o, _)| *o != Outcome::Same))
+        self.records.get(id.0).is_some_and(|r| r.found.iter().any(|f| f.outcome != Outcome::Same))
     }
 
     /// The lines that have an outcome.
@@ -299,7 +417,7 @@ impl Report {
             }
         }
         for record in out.iter_mut().filter(|r| r.worst() > Some(Outcome::Same)) {
-            record.found.retain(|(outcome, _)| *outcome != Outcome::Same);
+            record.found.retain(|f| f.outcome != Outcome::Same);
         }
         out
     }
@@ -319,29 +437,60 @@ impl Report {
         self.records.iter().filter_map(|r| Some((r.text.split(' ').next().unwrap_or(""), r.worst()?)))
     }
 
-    /// What a person has to decide, one line each.
+    /// What a person has to decide, one line each. Directives with the same words, of which the same is said, are one decision.
     pub fn undecided(&self) -> Vec<String> {
-        let line = |r: &Record, says: &str| format!("{}: {}: {says}", r.place, r.text);
-        let of = |r: &Record| -> Vec<String> {
-            r.found.iter().filter(|f| f.0 == Outcome::Undecided).map(|(_, says)| line(r, says)).collect()
-        };
-        self.whole().iter().flat_map(of).collect()
+        let whole = self.whole();
+        let mut shared: BTreeMap<(&str, &str), Vec<&Record>> = BTreeMap::new();
+        for record in whole.iter().filter(|r| r.is_whole()) {
+            for said in record.found.iter().filter(|f| f.outcome == Outcome::Undecided) {
+                shared.entry((record.text.as_str(), said.says.as_str())).or_default().push(record);
+            }
+        }
+        let mut out = Vec::new();
+        for record in &whole {
+            for said in record.found.iter().filter(|f| f.outcome == Outcome::Undecided) {
+                let others = match shared.remove(&(record.text.as_str(), said.says.as_str())) {
+                    Some(records) => record.others(&records),
+                    // It is in the line of an earlier one.
+                    None if record.is_whole() => continue,
+                    None => String::new(),
+                };
+                out.push(format!("{}: {}: {}{others}", record.place, record.text, said.says));
+            }
+        }
+        out
+    }
+
+    /// As a person reads it first: what to decide, then what to look at, then the numbers. Of differences, the first sentence.
+    pub fn to_short_text(&self) -> String {
+        self.text(Detail::Short)
     }
 
     /// As text: what is not the same, then the numbers. What is said of several directives of a name, or of a cache, has one line, and what
     /// is only a part of another directive has none. Of what is different, what may keep clients from connecting comes first, and what
     /// changes only load, logs and connections last. `all`: what is the same, too, and one line for each directive.
     pub fn to_text(&self, all: bool) -> String {
+        self.text(if all { Detail::Full } else { Detail::Explained })
+    }
+
+    fn text(&self, detail: Detail) -> String {
         let whole = self.whole();
+        let (all, is_short) = (detail == Detail::Full, detail == Detail::Short);
         let mut out = String::new();
         let mut shared: BTreeMap<Alike<'_>, Vec<&Record>> = BTreeMap::new();
         for (alike, record) in whole.iter().filter(|_| !all).filter_map(|r| Some((r.alike()?, r))) {
             shared.entry(alike).or_default().push(record);
         }
         let parts = if all { 0 } else { whole.iter().filter(|r| r.is_part()).count() };
+        let is_shown = |r: &&Record| match detail {
+            Detail::Full => true,
+            Detail::Explained => !r.is_part(),
+            Detail::Short => r.action() != Action::Nothing,
+        };
+        let mut begun = None;
         for outcome in Outcome::ALL.iter().rev().filter(|o| all || **o != Outcome::Same) {
             let mut records: Vec<&Record> =
-                whole.iter().filter(|r| r.worst() == Some(*outcome) && (all || !r.is_part())).collect();
+                whole.iter().filter(|r| r.worst() == Some(*outcome)).filter(is_shown).collect();
             if !all && *outcome == Outcome::Different {
                 records.sort_by_key(|r| (!LOCK_OUT.contains(&r.name()), OPERATION.contains(&r.name())));
             }
@@ -354,23 +503,26 @@ impl Report {
                         None => continue,
                     },
                 };
-                // What is worst comes first.
-                let mut found: Vec<_> = record.found.iter().filter(|(_, says)| !says.is_empty()).collect();
-                found.sort_by_key(|(o, _)| std::cmp::Reverse(*o));
-                let says: Vec<&str> = found.iter().map(|(_, says)| says.as_str()).collect();
+                if is_short && begun != Some(record.action()) {
+                    begun = Some(record.action());
+                    out.push_str(heading(record.action()));
+                }
+                let says = record.says(is_short);
                 let colon = if says.is_empty() { "" } else { ": " };
                 // Writing to a string cannot fail.
-                let _ = writeln!(
-                    out,
-                    "{}: {}: {}{colon}{}{also}",
-                    record.place,
-                    outcome.title(),
-                    record.text,
-                    says.join("; also: ")
-                );
+                let _ = writeln!(out, "{}: {}: {}{colon}{says}{also}", record.place, outcome.title(), record.text);
             }
         }
-        if parts > 0 {
+        if is_short {
+            let idle = |r: &&Record| r.action() == Action::Nothing && r.worst() > Some(Outcome::Same);
+            let idle = whole.iter().filter(idle).count();
+            if idle > 0 {
+                let _ = writeln!(
+                    out,
+                    "Nothing to do: {idle} more directives that are not the same (--report explain lists them)"
+                );
+            }
+        } else if parts > 0 {
             let _ = writeln!(out, "{parts} more directives are parts of those above (--report full lists them)");
         }
         let count = |o: Outcome| whole.iter().filter(|r| r.worst() == Some(o)).count();
@@ -384,10 +536,10 @@ impl Report {
         let whole = self.whole();
         let entries: Vec<serde_json::Value> = whole
             .iter()
-            .flat_map(|r| r.found.iter().map(move |(outcome, says)| (r, outcome, says)))
-            .map(|(r, outcome, says)| {
-                serde_json::json!({ "outcome": outcome.name(), "file": &*r.place.file, "line": r.place.line, "directive": r.text,
-                    "says": says })
+            .flat_map(|r| r.found.iter().map(move |said| (r, said)))
+            .map(|(r, said)| {
+                serde_json::json!({ "outcome": said.outcome.name(), "action": r.action().name(), "file": &*r.place.file,
+                    "line": r.place.line, "directive": r.text, "says": said.says })
             })
             .collect();
         let count = |o: Outcome| whole.iter().filter(|r| r.worst() == Some(o)).count();
@@ -396,6 +548,18 @@ impl Report {
         let value = serde_json::json!({ "ok": count(Outcome::Undecided) == 0, "directives": whole.len(), "counts": counts,
             "entries": entries });
         format!("{value:#}\n")
+    }
+}
+
+/// What comes before the lines of an action.
+fn heading(action: Action) -> &'static str {
+    match action {
+        Action::Decide => {
+            "Decide these lines first. Each has an entry in \"undecided\" of the result: write what replaces the line, then remove the \
+             entry. Without a replacement, nothing in the result does what the line does.\n"
+        }
+        Action::Look => "Look at these lines (--report explain says more where a line ends with \"…\"):\n",
+        Action::Nothing => "",
     }
 }
 
@@ -424,8 +588,7 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "a:7: undecided: satisfy any: write it",
-                "a:8: undecided: satisfy any: write it",
+                "a:7: undecided: satisfy any: write it (also line 8)",
                 "c:9: different: ssl_client_certificate ca.pem: version 1",
                 "a:2: different: gzip on: not with cookies",
                 "a:1: different: keepalive 16: per lane (also line 3, b:5)",
@@ -435,6 +598,67 @@ mod tests {
             ]
         );
         assert_eq!(report.to_text(true).lines().count(), 10, "each has a line there");
+        assert_eq!(report.undecided(), ["a:7: satisfy any: write it (also line 8)"], "it is decided once");
+        // Texts that are cut off may be of different directives.
+        let mut long = Report::default();
+        for (line, end) in [(1, "x"), (2, "y")] {
+            let id = long.record(Place::new("a", line), format!("if ({}{end})", "a".repeat(200)));
+            long.decide(id, "write it");
+        }
+        assert_eq!((long.undecided().len(), long.to_text(false).lines().count()), (2, 3), "{}", long.to_text(false));
+    }
+
+    #[test]
+    fn the_short_text_has_what_a_person_has_to_do() {
+        let mut report = Report::default();
+        let mut record = |line: u32, text: &str| report.record(Place::new("a", line), text.to_owned());
+        let ids = [
+            record(1, "keepalive 16"),
+            record(2, "if ($x)"),
+            record(3, "gzip on"),
+            record(4, "user www"),
+            record(5, "root /srv"),
+            record(6, "alias /srv/"),
+            record(7, "location /"),
+            record(8, "error_page 502 /x"),
+        ];
+        report.differs(ids[0], "per lane");
+        report.decide(ids[1], format!("write it. {MEANWHILE}"));
+        report.differs_a_little(ids[2], "not with cookies");
+        report.differs(ids[3], "reads files as www. NGINX reads them as root");
+        report.missing(ids[4], "Sealane serves no files, so requests get 501: write an upstream");
+        report.missing(ids[5], "Sealane serves no files, so requests get 501: write an upstream");
+        report.differs(ids[6], PLACES);
+        report.differs(ids[7], "only files");
+        report.differs_a_little(ids[7], "not for 400");
+        let text = report.to_short_text();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                heading(Action::Decide).trim_end(),
+                "a:2: undecided: if ($x): write it.",
+                heading(Action::Look).trim_end(),
+                "a:5: not translated: root /srv: Sealane serves no files, so requests get 501: write an upstream (also alias in line 6)",
+                "a:4: different: user www: reads files as www. …",
+                "a:8: different: error_page 502 /x: only files",
+                "Nothing to do: 3 more directives that are not the same (--report explain lists them)",
+                "8 directives: 0 the same, 5 different, 2 not translated, 1 undecided",
+            ]
+        );
+        assert!(
+            report.to_text(false).contains("a:3: different: gzip on: not with cookies"),
+            "{}",
+            report.to_text(false)
+        );
+        let json: serde_json::Value = serde_json::from_str(&report.to_json()).expect("JSON");
+        let actions: Vec<&str> =
+            json["entries"].as_array().expect("a list").iter().filter_map(|e| e["action"].as_str()).collect();
+        assert_eq!(
+            actions,
+            ["nothing", "decide", "nothing", "look", "look", "look", "nothing", "look", "look"],
+            "all are there"
+        );
     }
 
     #[test]

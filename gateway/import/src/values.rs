@@ -2,6 +2,7 @@
 
 use crate::output::{literal, quoted};
 use crate::patterns;
+use sealane_http::Known;
 
 /// What the name of a condition on a cookie begins with.
 pub(crate) const COOKIE: &str = "cookie:";
@@ -69,6 +70,18 @@ pub(crate) fn either(rules: &[&str]) -> Option<String> {
             patterns::compiles(&all.join("|")).map(|all| matching(&all))
         }
     }
+}
+
+/// Whether `deny_header` refuses all requests that meet a condition of a route on a header. `deny_header` looks at every spelling of the
+/// name: with `false`, a header in another spelling would count as the one that is required.
+pub(crate) fn may_be_denied(name: &str, condition: &str) -> bool {
+    // As `gateway/config/src/access.rs` reads it.
+    let known = Known::lookup(name.replace('_', "-").as_bytes());
+    let is_own = known.is_hop_by_hop() || matches!(known, Known::Host | Known::Expect | Known::ContentLength);
+    let is_seen = !name.starts_with(COOKIE) && !is_own;
+    let text = condition.strip_prefix('"').and_then(|c| c.strip_suffix('"'));
+    let is_text = text.is_some_and(|t| !t.is_empty() && t != "*" && t.trim() == t);
+    is_seen && (condition == "true" || condition.starts_with("{ regex = ") || is_text)
 }
 
 /// What a condition denies.

@@ -122,7 +122,7 @@ fn ten_sites_leave_little_to_read() {
     let report = imported.report;
     assert_eq!(report.undecided(), Vec::<String>::new());
     // The last line has the numbers.
-    let read: Vec<String> = report.to_text(false).lines().map(str::to_owned).collect();
+    let read: Vec<String> = report.to_short_text().lines().map(str::to_owned).collect();
     let (counts, read) = read.split_last().unwrap();
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/how-to/move-from-nginx.md");
     let guide = std::fs::read_to_string(guide).unwrap();
@@ -132,7 +132,7 @@ fn ten_sites_leave_little_to_read() {
     assert!(guide.contains(&said), "the guide should say: {said}\n{counts}\n{}", read.join("\n"));
 }
 
-/// The guides show lines of the reports of their configurations; "…" stands for the rest of a line.
+/// The guides show lines of the reports of their configurations, short or with all texts; "…" stands for the rest of a line.
 #[test]
 fn the_guides_show_lines_of_their_reports() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -146,7 +146,8 @@ fn the_guides_show_lines_of_their_reports() {
             "nginx" => nginx::import(&reader, Path::new(file)),
             _ => haproxy::import(&reader, Path::new(file)),
         };
-        let report = imported.unwrap().report.to_text(false);
+        let report = imported.unwrap().report;
+        let report = report.to_short_text() + &report.to_text(false);
         let guide = std::fs::read_to_string(root.join(format!("docs/how-to/move-from-{kind}.md"))).unwrap();
         let counts = report.lines().last().unwrap();
         assert!(guide.lines().any(|l| l == counts), "{kind}: the guide shows {counts}");

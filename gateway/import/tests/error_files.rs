@@ -30,7 +30,10 @@ fn page(imported: &Imported, lines: &[&str]) -> bool {
     plain.windows(lines.len()).any(|w| w == lines)
 }
 
-const DEFAULT: &[&str] = &["statuses = [503]", "file = \"error-503.html\"", "content_type = \"text/html\""];
+/// The page for 503 is also the one for what HAProxy responds to with 503.
+const DEFAULT: &[&str] = &["statuses = [502, 503, 504]", "file = \"error-503.html\"", "content_type = \"text/html\""];
+/// The same, where 504 has a page.
+const BESIDE: &[&str] = &["statuses = [502, 503]", "file = \"error-503.html\"", "content_type = \"text/html\""];
 
 #[test]
 fn a_file_with_a_response_is_a_page() {
@@ -40,7 +43,12 @@ fn a_file_with_a_response_is_a_page() {
     assert!(page(&imported, DEFAULT), "{}", imported.toml);
     // All routes have it, so it is the host's.
     assert_eq!(imported.toml.matches("[[host.error_page]]").count(), 1, "{}", imported.toml);
-    assert_eq!(imported.report.count(Outcome::NotTranslated), 0, "{}", imported.report.to_text(true));
+    let report = imported.report.to_text(true);
+    assert_eq!(imported.report.count(Outcome::NotTranslated), 0, "{report}");
+    assert!(
+        report.contains("also for 502 (a server cannot be reached) and 504 (connecting takes too long)"),
+        "{report}"
+    );
 }
 
 #[test]
@@ -51,8 +59,8 @@ fn a_backend_has_its_own_pages_before_those_of_the_frontend() {
         "",
     );
     assert_eq!(imported.files.len(), 3, "{:?}", imported.files);
-    let other = &["statuses = [503]", "file = \"error-503.txt\"", "content_type = \"text/plain\""];
-    assert!(page(&imported, DEFAULT) && page(&imported, other), "{}", imported.toml);
+    let other = &["statuses = [502, 503]", "file = \"error-503.txt\"", "content_type = \"text/plain\""];
+    assert!(page(&imported, BESIDE) && page(&imported, other), "{}", imported.toml);
     assert_eq!(imported.toml.matches("statuses = [504]").count(), 3, "{}", imported.toml);
     assert!(imported.report.to_text(false).contains("these headers are left out: X-A"));
 }
@@ -61,10 +69,10 @@ fn a_backend_has_its_own_pages_before_those_of_the_frontend() {
 fn errorfiles_name_a_section() {
     let section = "http-errors site\n errorfile 503 /etc/e/other.http\n errorfile 504 /etc/e/504.http\n";
     let all = import(" errorfiles site", " errorfiles site", section);
-    assert!(all.toml.contains("statuses = [503]") && all.toml.contains("statuses = [504]"), "{}", all.toml);
-    assert!(all.toml.contains("error-503.txt") && !page(&all, DEFAULT), "{}", all.toml);
+    assert!(all.toml.contains("statuses = [502, 503]") && all.toml.contains("statuses = [504]"), "{}", all.toml);
+    assert!(all.toml.contains("error-503.txt") && !page(&all, BESIDE), "{}", all.toml);
     let one = import(" errorfiles site 504", " errorfiles site 504", section);
-    assert!(page(&one, DEFAULT) && one.toml.contains("statuses = [504]"), "{}", one.toml);
+    assert!(page(&one, BESIDE) && one.toml.contains("statuses = [504]"), "{}", one.toml);
     assert!(import(" errorfiles none", "", section).report.to_text(false).contains("no section http-errors none"));
 }
 

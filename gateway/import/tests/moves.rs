@@ -167,13 +167,38 @@ fn the_block_that_certbot_writes_is_whole() {
 
 #[test]
 fn headers_for_pages_of_other_origins_lead_to_cors() {
-    let map = r#"map $http_origin $cors { default ""; "~^https://([a-z0-9-]+\.)?a\.example$" $http_origin; "http://localhost:3000" $http_origin; }"#;
-    let text =
-        http(&format!("{map} server {{ listen 80; add_header Access-Control-Allow-Origin $cors always; {PASS} }}"));
-    let all = import(&text).report.undecided().join("\n");
-    let wanted =
-        r#"write cors = { origins = ["https://a.example", "https://*.a.example", "http://localhost:3000"], … }"#;
-    assert!(all.contains(wanted), "{all}");
+    let with = |keys: &str, headers: &str| {
+        http(&format!(
+            "map $http_origin $cors {{ default \"\"; {keys} }} server {{ listen 80; server_name a.example; location / {{ {headers} \
+             proxy_pass http://10.0.0.1; }} }}"
+        ))
+    };
+    let keys = r#""~^https://([a-z0-9-]+\.)?a\.example$" $http_origin; "http://localhost:3000" $http_origin;"#;
+    let origin = "add_header Access-Control-Allow-Origin $cors always;";
+    let origins = r#"origins = ["https://a.example", "https://*.a.example", "http://localhost:3000"]"#;
+    says(&with(keys, origin), &[&format!("cors = {{ {origins} }}")]);
+    // What preflights get belongs to it.
+    let headers = format!(
+        "if ($request_method = OPTIONS) {{ {origin} add_header Access-Control-Allow-Methods 'GET, PUT'; \
+         add_header Access-Control-Allow-Headers Content-Type; add_header Access-Control-Max-Age 600; return 204; }} {origin} \
+         add_header Access-Control-Allow-Credentials true always;"
+    );
+    let whole = format!(
+        "cors = {{ {origins}, methods = [\"GET\", \"PUT\"], headers = [\"Content-Type\"], credentials = true, max_age = \"600s\" }}"
+    );
+    let toml = import(&with(keys, &headers)).toml;
+    assert!(toml.contains(&whole) && !toml.contains("Access-Control"), "{toml}");
+    // What `cors` does not say is a decision, which names the origins that are known.
+    let wanted = format!("write cors = {{ {origins}, … }}");
+    let other =
+        with(keys, &format!("{origin} add_header Access-Control-Allow-Headers $http_access_control_request_headers;"));
+    let all = import(&other).report.undecided().join("\n");
+    assert!(all.contains(&wanted), "{all}");
+    for keys in
+        ["~.* $http_origin;", "https://a.example https://b.example;", r#""~^https://(a|b\.)c\.example$" $http_origin;"#]
+    {
+        assert!(!import(&with(keys, origin)).report.undecided().is_empty(), "{keys}");
+    }
 }
 
 #[test]
@@ -329,4 +354,190 @@ fn a_refusal_has_the_page_of_its_status() {
     // What only a page uses gets no requests, so nothing of it is a decision.
     let maintenance = "error_page 503 @m; location @m { root /srv; rewrite ^ /maintenance.html break; }";
     assert_eq!(import(&site(&format!("{maintenance} {PASS}"))).report.undecided(), Vec::<String>::new());
+}
+
+#[test]
+fn an_answer_replaces_the_first_value_of_a_variable() {
+    let user = r#"set $user "-"; auth_request_set $user $upstream_http_x_user; proxy_set_header X-User $user;"#;
+    let text = site(&format!(
+        "location / {{ auth_request /_auth; {user} proxy_pass http://10.0.0.1; }} location /open/ {{ {user} proxy_pass http://10.0.0.1; }} {AUTH}"
+    ));
+    let asks = "forward_auth = { upstream = \"10.0.0.9\", path = \"/verify\", copy_headers = [\"X-User\"] }";
+    says(&text, &[asks]);
+    let toml = import(&text).toml;
+    // Only where nobody is asked, the variable keeps its first value.
+    assert_eq!(toml.matches("request_headers.set.X-User = \"-\"").count(), 1, "{toml}");
+    let at = toml.find("path = \"/open/\"").unwrap_or_else(|| panic!("{toml}"));
+    assert!(toml[at..].contains("request_headers.set.X-User"), "{toml}");
+    let said = lines_of(&text, "set $user");
+    assert!(said.iter().all(|l| !l.contains("not translated")), "{said:?}");
+}
+
+#[test]
+fn what_servers_say_by_x_accel_redirect_is_reported() {
+    let downloads =
+        |more: &str| site(&format!("location /protected/ {{ internal; alias /srv/files/; }} {more} {PASS}"));
+    let said = lines_of(&downloads(""), "location /protected/");
+    assert!(said.len() == 1 && said[0].contains("not translated") && said[0].contains("X-Accel-Redirect"), "{said:?}");
+    // No server can name it, or another directive leads to it.
+    for more in ["proxy_ignore_headers X-Accel-Redirect;", "error_page 404 /protected/404.html;"] {
+        let said = lines_of(&downloads(more), "X-Accel-Redirect");
+        assert!(said.iter().all(|l| !l.contains("location /protected/")), "{said:?}");
+    }
+}
+
+#[test]
+fn clients_that_a_limit_exempts_are_exempt() {
+    let limited = |around: &str| {
+        http(&format!(
+            "{around} limit_req_zone $key zone=api:1m rate=10r/s; server {{ listen 80; server_name a.example; \
+             location / {{ limit_req zone=api burst=20 nodelay; proxy_pass http://10.0.0.1; }} }}"
+        ))
+    };
+    // The exception inside the network is no part of what is exempt.
+    let geo = "geo $office { default 0; 10.60.0.0/14 1; 10.62.200.0/24 0; } map $office $key { 0 $binary_remote_addr; 1 ''; }";
+    let blocks = "exempt = [\"10.60.0.0/15\", \"10.62.0.0/17\", \"10.62.128.0/18\", \"10.62.192.0/21\", \"10.62.201.0/24\", \
+                  \"10.62.202.0/23\", \"10.62.204.0/22\", \"10.62.208.0/20\", \"10.62.224.0/19\", \"10.63.0.0/16\"]";
+    let said = says(&limited(geo), &["key = \"address\"", "ipv6_prefix = 128", blocks]);
+    assert!(!said.contains("the limit applies to all clients"), "{said}");
+    let others = "geo $limit { default 1; 10.0.0.0/8 0; } map $limit $key { 0 ''; 1 $binary_remote_addr; }";
+    says(&limited(others), &["exempt = [\"10.0.0.0/8\"]"]);
+    let one = "map $remote_addr $key { default $binary_remote_addr; 192.0.2.7 ''; }";
+    says(&limited(one), &["exempt = [\"192.0.2.7\"]"]);
+    // Open requests.
+    let open = limited(geo).replace("limit_req_zone $key zone=api:1m rate=10r/s;", "limit_conn_zone $key zone=api:1m;");
+    says(&open.replace("limit_req zone=api burst=20 nodelay;", "limit_conn api 5;"), &["ipv6_prefix = 128", blocks]);
+    // A geo that nothing translates has its addresses in the report.
+    let report = import(&http("geo $office { 10.60.0.0/30 1; 10.60.0.1 0; } server { listen 80; return 204; }")).report;
+    let all = report.undecided().join("\n");
+    assert!(all.contains("With the value 1: [\"10.60.0.0\", \"10.60.0.2/31\"]"), "{all}");
+}
+
+#[test]
+fn what_a_location_without_a_translation_says_of_its_server_is_not_the_same() {
+    let alone = site(
+        "location / { proxy_cookie_domain a.internal a.example; proxy_set_header X-A b; proxy_pass http://$arg_x; }",
+    );
+    let report = import(&alone).report.to_text(true);
+    for directive in ["proxy_cookie_domain", "proxy_set_header"] {
+        let said: Vec<&str> = report.lines().filter(|l| l.contains(directive)).collect();
+        assert!(
+            said.len() == 1 && said[0].contains("not translated") && said[0].contains("see proxy_pass"),
+            "{said:?}"
+        );
+    }
+}
+
+#[test]
+fn a_refusal_may_have_another_status() {
+    let hidden = |inner: &str| {
+        site(&format!(
+            "error_page 403 =404 /errors/404.html; location ^~ /errors/ {{ internal; root /srv; }} \
+             location /a/ {{ {inner} proxy_pass http://10.0.0.1; }} {PASS}"
+        ))
+    };
+    says(&hidden("deny all;"), &["respond = { status = 404, file = \"/srv/errors/404.html\" }"]);
+    says(
+        &hidden("allow 10.0.0.0/8; deny all;"),
+        &["statuses = [403]", "file = \"/srv/errors/404.html\"", "status = 404"],
+    );
+    // A location that only returns a status.
+    let named = |how: &str| {
+        site(&format!("error_page 403 {how} @gone; location @gone {{ return 410; }} location / {{ deny all; }}"))
+    };
+    says(&named("="), &["respond = { status = 410 }"]);
+    says(&named("=404"), &["respond = { status = 404 }"]);
+    says(&named(""), &["respond = { status = 403 }"]);
+    // A success is no error.
+    let success = site(&format!("error_page 404 =200 /x.html; root /srv; {PASS}"));
+    let said = lines_of(&success, "error_page");
+    assert!(said.len() == 1 && said[0].contains("not translated"), "{said:?}");
+}
+
+#[test]
+fn a_server_with_names_by_an_expression_has_its_host() {
+    let server = |name: &str| {
+        let inner = "location / { allow 10.0.0.0/8; deny all; proxy_pass http://10.0.0.2; }";
+        http(&format!(
+            "server {{ listen 80 default_server; return 404; }} server {{ listen 80; server_name {name}; {inner} }}"
+        ))
+    };
+    // Names that cover more are a decision, and nothing else is.
+    let Imported { toml, report, .. } = import(&server(r"~^(?<tenant>[a-z0-9-]+)\.apps\.example\.com$"));
+    let undecided = report.undecided();
+    assert!(undecided.len() == 1 && undecided[0].contains("*.apps.example.com"), "{undecided:?}");
+    assert!(toml.contains("names = [\"*.apps.example.com\"]") && toml.contains("allow = [\"10.0.0.0/8\"]"), "{toml}");
+    assert!(!report.to_text(true).contains("no request reaches"), "{}", report.to_text(true));
+    // Other names are left to write.
+    let Imported { toml, report, .. } = import(&server(r"~^x[0-9]+"));
+    let undecided = report.undecided();
+    assert!(undecided.len() == 1 && undecided[0].contains("\"names-of-server-2.invalid\""), "{undecided:?}");
+    assert!(
+        toml.contains("names = [\"names-of-server-2.invalid\"]") && toml.contains("allow = [\"10.0.0.0/8\"]"),
+        "{toml}"
+    );
+    // A server without an address that is translated has one line.
+    let socket = http(
+        "server { listen 80; return 404; } server { listen unix:/run/n.sock; server_name b.example; location / { return 204; } }",
+    );
+    let report = import(&socket).report.to_text(false);
+    assert_eq!(report.lines().filter(|l| l.contains("no request reaches")).count(), 1, "{report}");
+}
+
+#[test]
+fn a_map_of_bad_agents_may_have_exceptions() {
+    let plain = |keys: &str| {
+        http(&format!(
+            "map $http_user_agent $bad {{ default 0; {keys} }} server {{ listen 80; server_name a.example; \
+             location / {{ if ($bad) {{ return 403; }} proxy_pass http://10.0.0.1; }} }}"
+        ))
+    };
+    let text = plain("~*goodbot 0; ~*bot 1;");
+    says(&text, &["headers.User-Agent = { regex = '(?i)goodbot' }", "upstream = \"10.0.0.1\""]);
+    says(&text, &["headers.User-Agent = { regex = '(?i)bot' }", "respond = { status = 403 }"]);
+    // The exception comes first.
+    let toml = import(&text).toml;
+    let at = |text: &str| toml.find(text).unwrap_or_else(|| panic!("{text}: {toml}"));
+    assert!(at("(?i)goodbot") < at("'(?i)bot'"), "{toml}");
+    // A text is compared before all expressions, and an exception behind all that hold has no effect.
+    says(
+        &plain("~*bot 1; GoodBot 0;"),
+        &["headers.User-Agent = { regex = '(?i)^GoodBot$' }", "upstream = \"10.0.0.1\""],
+    );
+    let behind = plain("~*bot 1; ~*goodbot 0;");
+    says(&behind, &["headers.User-Agent = { regex = '(?i)bot' }", "respond = { status = 403 }"]);
+    assert!(!import(&behind).toml.contains("goodbot"), "{}", import(&behind).toml);
+    // What no routes say is a decision, and its advice is about what is refused.
+    for keys in ["~*bot 1; ~*goodbot 0; ~*crawler 1;", "~*(?=bot) 1;", "evil 1; ~*goodbot 0; ~*bot 1;"] {
+        let all = import(&plain(keys)).report.undecided().join("\n");
+        assert!(
+            all.contains("write a route before its other routes, with headers") || all.contains("look-ahead"),
+            "{keys}: {all}"
+        );
+        assert!(!all.contains("allow_header"), "{all}");
+    }
+}
+
+#[test]
+fn referers_are_conditions() {
+    let guarded = |words: &str| {
+        site(&format!(
+            "valid_referers {words}; location /files/ {{ if ($invalid_referer) {{ return 403; }} proxy_pass http://10.0.0.1; }} {PASS}"
+        ))
+    };
+    let valid = "headers.Referer = { regex = '(?i)^https?://(?:a\\.example|[^/:]+\\.b\\.example)(?:[/:]|$)' }";
+    let text = guarded("none blocked server_names *.b.example");
+    says(&text, &[valid, "upstream = \"10.0.0.1\""]);
+    says(&text, &["headers.Referer = { regex = '(?i)^https?://.' }", "respond = { status = 403 }"]);
+    // What is valid comes first.
+    let toml = import(&text).toml;
+    let at = |text: &str| toml.find(text).unwrap_or_else(|| panic!("{text}: {toml}"));
+    assert!(at(valid) < at("'(?i)^https?://.'"), "{toml}");
+    // Without the words, a request without the header, or with another value, is refused, too.
+    says(&guarded("b.example"), &["headers.Referer = { not = { regex = '.' } }", "respond = { status = 403 }"]);
+    says(&guarded("b.example"), &["headers.Referer = { regex = '.' }", "respond = { status = 403 }"]);
+    // Other words, and a list that no condition uses, are decisions.
+    for text in [guarded("none ~b"), guarded("b.example/x/"), site(&format!("valid_referers none; {PASS}"))] {
+        assert!(!import(&text).report.undecided().is_empty(), "{text}");
+    }
 }

@@ -512,12 +512,15 @@ fn finding_13_what_is_merged_is_not_weaker() {
     undecided("haproxy", hidden);
     // More conditions than there are routes for.
     let many: String = (0..80).map(|n| format!(" use_backend b if METH_POST {{ req.hdr(x-t{n}) v }}\n")).collect();
-    undecided("haproxy", &proxies(&format!(" http-request deny if {{ req.hdr(x-bad) 1 }}\n{many}"), ""));
+    undecided(
+        "haproxy",
+        &proxies(&format!(" http-request deny deny_status 404 if {{ req.hdr(x-bad) 1 }}\n{many}"), ""),
+    );
     let some: String = (1..13).map(|n| format!(" use_backend b if METH_POST {{ req.fhdr(x-t) v{n} }}\n")).collect();
     says(
         "haproxy",
-        &proxies(&format!(" http-request deny if {{ req.fhdr(x-bad) 1 }}\n{some}"), ""),
-        &["methods = [\"POST\"]", "headers.x-bad = \"1\"", "headers.x-t = \"v12\"", "respond = { status = 403 }"],
+        &proxies(&format!(" http-request deny deny_status 404 if {{ req.fhdr(x-bad) 1 }}\n{some}"), ""),
+        &["methods = [\"POST\"]", "headers.x-bad = \"1\"", "headers.x-t = \"v12\"", "respond = { status = 404 }"],
     );
 }
 

@@ -296,11 +296,11 @@ fn requests_of_an_undecided_rewrite_get_501() {
 fn the_report_says_what_to_write() {
     let text = "http { map $uri $moved { /old /new; ~^/news/(?<year>20[0-9]+)/ /archive/$year/; } \
          map $status $loggable { 404 0; default 1; } access_log /var/log/a.log combined if=$loggable; \
-         geo $inside { default 0; 10.0.0.0/8 1; } \
+         geo $inside { proxy 10.0.0.9; default 0; 10.0.0.0/8 1; } \
          map $inside $limited { 0 $binary_remote_addr; 1 \"\"; } limit_req_zone $limited zone=z:1m rate=1r/s; \
          upstream shop_a { server 10.0.0.3; } upstream shop_b { server 10.0.0.4; } \
          split_clients $remote_addr $draw { 8% b; * a; } map $cookie_slot $slot { a a; b b; default $draw; } \
-         server { listen 80; valid_referers none *.b.example; if ($moved) { return 301 $moved; } \
+         server { listen 80; valid_referers none ~b; if ($moved) { return 301 $moved; } \
          location /get/ { if ($invalid_referer) { return 403; } rewrite ^/get/([0-9]+)$ /d?n=$1 break; proxy_pass http://10.0.0.2; } \
          location / { limit_req zone=z; proxy_pass http://shop_$slot; } } }";
     let report = import(text).report.to_text(true);

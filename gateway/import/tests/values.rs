@@ -435,8 +435,8 @@ fn maps_of_headers_are_conditions() {
     says(&imported, &["headers.User-Agent = { not = { regex = '.' } }", forbidden]);
     says(&imported, &["headers.User-Agent = { regex = '(?i:badbot)|(?:^curl)|(?i:^Wget$)' }", forbidden]);
     for map in [
-        // An exception, and a map that holds for all others.
-        "$http_user_agent $bad { ~*goodbot 0; ~*bot 1; }",
+        // An exception between others, and a map that holds for all others.
+        "$http_user_agent $bad { ~*bot 1; ~*goodbot 0; ~*crawler 1; }",
         "$http_user_agent $bad { default 1; ~*goodbot 0; }",
         "$http_user_agent $bad { ~*bot $http_x; }",
         "$http_user_agent $bad { include bots.conf; }",
@@ -454,15 +454,45 @@ fn maps_of_headers_are_conditions() {
 #[test]
 fn haproxy_compares_headers_and_cookies() {
     let forbidden = "respond = { status = 403 }";
+    // All requests of the host, without a route.
     for (rules, wanted) in [
         (
             "http-request deny if { hdr_sub(user-agent) -i bot crawler }",
-            "headers.user-agent = { regex = '(?i)bot|crawler' }",
+            "deny_header.user-agent = { regex = '(?i)bot|crawler' }",
         ),
         (
             "acl bad req.fhdr(user-agent) -m sub a\n acl bad req.fhdr(user-agent) b\n http-request deny if bad",
-            "headers.user-agent = { regex = '(?:a)|(?:^b$)' }",
+            "deny_header.user-agent = { regex = '(?:a)|(?:^b$)' }",
         ),
+        (
+            "http-request tarpit deny_status 403 if { req.fhdr(x-a) 1 } or { req.fhdr(x-b) -m found }",
+            "deny_header.x-a = \"1\"",
+        ),
+    ] {
+        let imported = of_haproxy(&frontend(&format!(" {rules}\n")));
+        says(&imported, &["upstream = \"b\"", wanted]);
+        assert!(!imported.toml.contains("[[host.route]]"), "{}", imported.toml);
+    }
+    // Another status, another condition, another spelling of a header that is required, or another body.
+    for rules in [
+        "http-request deny deny_status 404 if { req.fhdr(x-a) 1 }",
+        "http-request deny if { req.fhdr(x-a) 1 } METH_POST",
+        "http-request deny if !{ req.fhdr(x-a) -m found }",
+        "http-request deny content-type text/plain string no if { req.fhdr(x-a) 1 }",
+    ] {
+        let toml = of_haproxy(&frontend(&format!(" {rules}\n"))).toml;
+        assert!(toml.contains("headers.x-a = ") && !toml.contains("deny_header"), "{rules}: {toml}");
+    }
+    // An earlier rule answers some of these requests.
+    let page = of_haproxy(&frontend(
+        " http-request return status 200 if { path /ping }\n http-request deny if { req.fhdr(x-a) 1 }\n",
+    ));
+    let (before, ping) = page.toml.split_once("exact = \"/ping\"").unwrap_or_else(|| panic!("{}", page.toml));
+    let ping = ping.split("[[").next().unwrap_or_default();
+    assert!(!ping.contains("deny_header"), "{}", page.toml);
+    let host = before.split("[[host]]").nth(1).and_then(|host| host.split("[[").next()).unwrap_or_default();
+    assert!(!host.contains("deny_header") && page.toml.contains("deny_header.x-a = \"1\""), "{}", page.toml);
+    for (rules, wanted) in [
         ("http-request deny unless { req.fhdr(x-secret) s3cret }", "headers.x-secret = { not = \"s3cret\" }"),
         ("http-request deny if { req.cook(debug) -m found }", "cookies.debug = true"),
         ("http-request deny if { hdr_beg(host) -i internal. }", "headers.host = { regex = '(?i)^internal\\.' }"),

@@ -23,6 +23,7 @@ use crate::exchange::executor::{refuse, refuse_over_limit, respond_too_early};
 use crate::exchange::routed::DeniedBy;
 use crate::exchange::streams::ClientStream;
 use crate::lane_state::LaneListener;
+use crate::patterns::LanePattern;
 use crate::service::Proxy;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use sealane_exchange::Event;
@@ -83,6 +84,8 @@ pub enum HeaderIs {
     Absent,
     /// They have one of these values.
     OneOf(Vec<HeaderValue>),
+    /// They match this expression: an index into the snapshot's patterns. Not compared in constant time.
+    Matches(usize),
 }
 
 /// A value of a header field. Values are compared in constant time: they may be secrets.
@@ -108,21 +111,31 @@ impl HeaderValue {
 impl HeaderCondition {
     /// Whether the condition holds for all fields of the name. A client that sends two values, of which one is right, may mean
     /// the upstream to read the other.
-    fn holds_for_all(&self, fields: &Fields) -> bool {
+    fn holds_for_all(&self, fields: &Fields, patterns: &[LanePattern]) -> bool {
         let mut values = fields.alike(self.name.as_bytes()).peekable();
         match &self.is {
             HeaderIs::Present => values.peek().is_some(),
             HeaderIs::Absent => values.peek().is_none(),
             HeaderIs::OneOf(wanted) => values.peek().is_some() && values.all(|value| is_one_of(value, wanted)),
+            // An expression that is not there lets nobody in.
+            HeaderIs::Matches(at) => {
+                let pattern = patterns.get(*at);
+                values.peek().is_some() && values.all(|value| pattern.is_some_and(|pattern| pattern.matches(value)))
+            }
         }
     }
 
     /// Whether the condition holds for some field of the name.
-    fn holds_for_any(&self, fields: &Fields) -> bool {
+    fn holds_for_any(&self, fields: &Fields, patterns: &[LanePattern]) -> bool {
+        let mut values = fields.alike(self.name.as_bytes());
         match &self.is {
-            HeaderIs::Present => fields.alike(self.name.as_bytes()).next().is_some(),
-            HeaderIs::Absent => fields.alike(self.name.as_bytes()).next().is_none(),
-            HeaderIs::OneOf(wanted) => fields.alike(self.name.as_bytes()).any(|value| is_one_of(value, wanted)),
+            HeaderIs::Present => values.next().is_some(),
+            HeaderIs::Absent => values.next().is_none(),
+            HeaderIs::OneOf(wanted) => values.any(|value| is_one_of(value, wanted)),
+            HeaderIs::Matches(at) => {
+                let pattern = patterns.get(*at);
+                values.any(|value| pattern.is_none_or(|pattern| pattern.matches(value)))
+            }
         }
     }
 }
@@ -138,7 +151,7 @@ impl RequestRule {
     }
 
     /// What refuses a request, if anything does.
-    fn refuses(&self, x: &Exchange, client: &Client) -> Option<DeniedBy> {
+    fn refuses(&self, x: &Exchange, client: &Client, patterns: &[LanePattern]) -> Option<DeniedBy> {
         if self.looks_at_certificate() {
             let cert = client.cert().map(|cert| cert.names());
             let has = |names: &[ClientName]| cert.is_some_and(|cert| names.iter().any(|name| cert.has(name)));
@@ -148,8 +161,8 @@ impl RequestRule {
             }
         }
         let fields = &x.request().fields;
-        let allowed = self.allow_header.iter().all(|condition| condition.holds_for_all(fields));
-        let denied = self.deny_header.iter().any(|condition| condition.holds_for_any(fields));
+        let allowed = self.allow_header.iter().all(|condition| condition.holds_for_all(fields, patterns));
+        let denied = self.deny_header.iter().any(|condition| condition.holds_for_any(fields, patterns));
         (!allowed || denied).then_some(DeniedBy::Header)
     }
 }
@@ -229,7 +242,7 @@ pub(crate) fn judge(
             too_early = true;
             continue;
         }
-        if let Some(by) = request.refuses(x, client) {
+        if let Some(by) = request.refuses(x, client, &listener.patterns) {
             return Verdict::Denied(by);
         }
     }
@@ -281,6 +294,7 @@ fn is_address_proven(connections: &Connections, client: ClientStream) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::patterns::Pattern;
 
     fn condition(name: &str, is: HeaderIs) -> HeaderCondition {
         HeaderCondition { name: name.to_owned(), is }
@@ -312,13 +326,35 @@ mod tests {
             (&[], false, false),
         ] {
             let fields = fields(sent);
-            assert_eq!((key.holds_for_all(&fields), key.holds_for_any(&fields)), (all, any), "{sent:?}");
+            assert_eq!((key.holds_for_all(&fields, &[]), key.holds_for_any(&fields, &[])), (all, any), "{sent:?}");
         }
         let (with, without) = (fields(&[("a_b", "1")]), fields(&[]));
         for (is, wanted) in [(HeaderIs::Present, [true, false]), (HeaderIs::Absent, [false, true])] {
             let condition = condition("A-B", is);
-            assert_eq!([condition.holds_for_all(&with), condition.holds_for_all(&without)], wanted);
-            assert_eq!([condition.holds_for_any(&with), condition.holds_for_any(&without)], wanted);
+            assert_eq!([&with, &without].map(|fields| condition.holds_for_all(fields, &[])), wanted);
+            assert_eq!([&with, &without].map(|fields| condition.holds_for_any(fields, &[])), wanted);
         }
+    }
+
+    #[test]
+    fn expressions_are_compared_with_each_value_in_each_spelling() {
+        let patterns = [LanePattern::new(&Pattern::new("(?i)bot|^$").unwrap())];
+        let bots = condition("User-Agent", HeaderIs::Matches(0));
+        for (sent, all, any) in [
+            (&[("user-agent", "a Bot 1")][..], true, true),
+            (&[("User_Agent", "BOT")], true, true),
+            (&[("User-Agent", "curl"), ("user-agent", "bot")], false, true),
+            (&[("User-Agent", "")], true, true),
+            (&[("User-Agent", "curl")], false, false),
+            (&[("X-A", "bot")], false, false),
+            (&[], false, false),
+        ] {
+            let fields = fields(sent);
+            let holds = (bots.holds_for_all(&fields, &patterns), bots.holds_for_any(&fields, &patterns));
+            assert_eq!(holds, (all, any), "{sent:?}");
+        }
+        // An expression that is not there lets nobody in who sends the header.
+        let fields = fields(&[("User-Agent", "curl")]);
+        assert!(!bots.holds_for_all(&fields, &[]) && bots.holds_for_any(&fields, &[]));
     }
 }

@@ -4,7 +4,8 @@
 use crate::client::identity::Client;
 use crate::client::state::{ClientConnection, ClientPhase};
 use crate::conn::Conn;
-pub(crate) use crate::fuzzing::fixtures::{limits, listener, record_sink, snapshot, upstream};
+use crate::fuzzing::fixtures::listener_tls;
+pub(crate) use crate::fuzzing::fixtures::{lane, limits, listener, quic_listener, record_sink, snapshot, upstream};
 use crate::lane_state::{LaneListener, LaneSnapshot};
 use crate::records::ConnectionId;
 use crate::service::MAIL_CAPACITY;
@@ -15,12 +16,8 @@ use crate::transport::Transport;
 use crate::upstream::group::LaneUpstream;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sealane_lane::{Micros, Published, mailbox};
-use sealane_route::SiteMap;
 use sealane_tls::ServerContext;
-use sealane_tls::policy::{
-    ClientPolicy, Curve, Group, Identities, Identity, KeyKind, ListenerTls, PrivateKey, ServerPolicy, Suite,
-    TicketKeys, Version,
-};
+use sealane_tls::policy::{ClientPolicy, Group, ListenerTls, ServerPolicy, Suite, TicketKeys, Version};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,31 +26,7 @@ use std::sync::Arc;
 pub(crate) fn tls() -> ListenerTls {
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = rcgen::CertificateParams::new(vec!["a.example".to_owned()]).unwrap().self_signed(&key).unwrap();
-    let identity = Identity {
-        chain: vec![certificate.der().clone()],
-        key: PrivateKey::Local(key.serialize_der().try_into().unwrap()),
-        ocsp: None,
-        kind: KeyKind::Ecdsa,
-        curve: Some(Curve::P256),
-        source: "a test".into(),
-    };
-    let mut identities = Identities { all: vec![Arc::new(identity)], default: vec![0], ..Identities::default() };
-    identities.names.insert("a.example".parse().unwrap(), vec![0]).unwrap();
-    let policy = ServerPolicy {
-        id: [1; 16],
-        name: "default".into(),
-        versions: vec![Version::Tls13],
-        groups: vec![Group::X25519],
-        suites: vec![Suite::TLS13_AES_128_GCM_SHA256],
-        alpn: Vec::new(),
-        identities: Arc::new(identities),
-        tickets: 2,
-        resumption: true,
-        max_early_data: 0,
-        client_auth: None,
-        dangerous_key_log: None,
-    };
-    ListenerTls { policies: vec![Arc::new(policy)], sites: Arc::new(SiteMap::default()) }
+    listener_tls(certificate.der().to_vec(), key.serialize_der())
 }
 
 /// A server with the certificate of [`tls`] and the sessions of this id, which accepts so much early data and key shares of this group.

@@ -10,16 +10,18 @@ use crate::client::h3_connection::h3_client_accepted;
 use crate::client::state::ClientPhase;
 use crate::conn::Conn;
 use crate::connections::Connections;
-use crate::counters::{Count, Counters};
+use crate::counters::Count;
 use crate::exchange::Exchange;
 use crate::exchange::executor::{abort_exchange, handshake_done, perform, refuse, request_sent, takes_place};
 use crate::exchange::expiry::check_deadlines;
 use crate::exchange::response::server_lost;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream, client_is_handshaking, client_reset};
-use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, tls_server, upstream};
+use crate::fixtures::{
+    client_policy, connection, lane, limits, listener, quic_listener, snapshot, tls, tls_server, upstream,
+};
 use crate::h3::stream::Stream;
 use crate::lifecycle::end_all;
-use crate::limits::{ClientCounts, KeyHasher, Rate, RateKey, RateLimit};
+use crate::limits::{KeyHasher, Rate, RateKey, RateLimit};
 use crate::memory::free_memory;
 use crate::memory::{Held, NARROW_WINDOW, WINDOW_BUDGET, Window, grant_window};
 use crate::mirrors::{Mirror, copy_body, copy_complete, copy_request};
@@ -27,10 +29,8 @@ use crate::quic::UDP;
 use crate::quic::admission::Accepted;
 use crate::quic_driver::quic_timeout;
 use crate::scratch::{READ_SIZE, Scratch};
-use crate::service::{MAIL_CAPACITY, Message, Proxy, Setup};
-use crate::snapshot::{
-    Action, ClientLimits, EarlyRequests, Listener, Quic, QuicSettings, Routing, Snapshot, Upstream, UpstreamHttp,
-};
+use crate::service::{Message, Proxy};
+use crate::snapshot::{Action, ClientLimits, EarlyRequests, Listener, Routing, Snapshot, Upstream, UpstreamHttp};
 use crate::transport::{ReadResult, Transport};
 use crate::tunnel_port::{FirstBytes, TunnelPort};
 use crate::upstream::connection::upstream_handshake;
@@ -45,11 +45,11 @@ use sealane_exchange::deadlines::{LINGER, LINGER_BYTES};
 use sealane_exchange::{Event, Head, Kind, Loss};
 use sealane_http::h3::{MessageReader, Side, encode_request};
 use sealane_http::{BodyLength, ParseError, Scheme, Version};
-use sealane_lane::{After, Context, Key, Published, Ready, Service, mailbox};
+use sealane_lane::{After, Context, Key, Published, Ready, Service};
 use sealane_route::{NameMap, SiteMap};
 use sealane_sys::allocations;
 use sealane_tls::policy::{Group, TicketKeys};
-use sealane_tls::{ClientContext, Records, ServerContext, Session, sessions};
+use sealane_tls::{ClientContext, Records, ServerContext, Session};
 use std::collections::VecDeque;
 use std::hash::RandomState;
 use std::io::{Read, Write};
@@ -87,20 +87,7 @@ impl Lane {
     fn new(snapshot: Snapshot) -> Self {
         let published = Published::new(snapshot);
         let mut cx = Context::new().unwrap();
-        let setup = Setup {
-            slot: 0,
-            mailboxes: vec![mailbox(MAIL_CAPACITY).unwrap().0],
-            sessions: sessions::shelves(1).pop().unwrap(),
-            snapshots: published.subscribe(),
-            counters: Arc::new(Counters::default()),
-            short_of_memory: Arc::default(),
-            clients: Arc::new(ClientCounts::new(1)),
-            client_requests: Arc::new(ClientCounts::new(1)),
-            passwords: Box::new(|_| false),
-            log: None,
-            records: record_sink().0,
-        };
-        let proxy = Proxy::new(setup, &mut cx).unwrap();
+        let (proxy, _) = lane(&published, &mut cx);
         Self { proxy, cx, published }
     }
 
@@ -1058,23 +1045,9 @@ fn h3_server(limits: ClientLimits) -> (Lane, SocketAddr) {
 /// The same, for so many streams of a client at once.
 fn h3_server_for(limits: ClientLimits, max_streams: u32) -> (Lane, SocketAddr) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let mut secure = listener(1);
-    secure.address = socket.local_addr().unwrap();
-    let settings = QuicSettings {
-        max_streams,
-        stream_window: 1 << 16,
-        connection_window: 1 << 20,
-        send_window: 1 << 20,
-        migration: false,
-        offload: false,
-        retry_above: 100,
-        alt_svc: None,
-    };
-    let address = secure.address;
-    secure.tls = Some(tls());
-    secure.quic = Some(Quic { sockets: vec![Arc::new(socket.into())], settings });
+    let address = socket.local_addr().unwrap();
     let mut config = snapshot(limits, Vec::new());
-    config.listeners = vec![Arc::new(secure)];
+    config.listeners = vec![Arc::new(quic_listener(socket, tls(), max_streams, 100))];
     (Lane::new(config), address)
 }
 

@@ -120,10 +120,8 @@ mod tests {
     use crate::client::connection::{client_timeout, ticket_arrived as arrived};
     use crate::client::state::ClientPhase;
     use crate::conn::Conn;
-    use crate::fixtures::{connection, limits, record_sink, snapshot};
-    use crate::limits::ClientCounts;
-    use crate::service::{MAIL_CAPACITY, Setup};
-    use sealane_lane::{Published, mailbox};
+    use crate::fixtures::{self, connection, limits, snapshot};
+    use sealane_lane::Published;
     use sealane_tls::sessions::Owner;
     use std::os::fd::OwnedFd;
     use std::sync::atomic::AtomicBool;
@@ -138,20 +136,8 @@ mod tests {
         config.shared_tickets = Some(Arc::new(TicketStore { tickets, ask: Box::new(move |_| has_room), wait: 20 }));
         let published = Published::new(config);
         let mut cx = Context::new().unwrap();
-        let setup = Setup {
-            slot: 0,
-            mailboxes: vec![mailbox(MAIL_CAPACITY).unwrap().0],
-            sessions: sessions::shelves(1).pop().unwrap(),
-            snapshots: published.subscribe(),
-            counters: Arc::new(Counters::default()),
-            short_of_memory: Arc::default(),
-            clients: Arc::new(ClientCounts::new(1)),
-            client_requests: Arc::new(ClientCounts::new(1)),
-            passwords: Box::new(|_| false),
-            log: None,
-            records: record_sink().0,
-        };
-        (Proxy::new(setup, &mut cx).unwrap(), cx)
+        let (proxy, _) = fixtures::lane(&published, &mut cx);
+        (proxy, cx)
     }
 
     /// A client whose hello is whole, and its other end.

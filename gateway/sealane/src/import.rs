@@ -5,6 +5,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use sealane_import::{Failed, Imported, Outcome, Parsed, Reader, haproxy, nginx, openvpn};
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -19,8 +20,8 @@ written (it exists, without --force), or --report json is without --out;
 pub enum ImportCommand {
     /// Convert a configuration of NGINX, with the files that it includes
     #[command(after_help = format!("\
-The report lists the directives that are different (with the difference), not translated (with what
-to do instead), or undecided; with --report full, all directives.
+The report lists the directives to decide (undecided) and to look at (different, or not translated), and
+counts the others; with --report explain, all directives that are not the same; with full, all.
 The import does not know or understand an undecided directive, or the directive decides who may
 connect or how strong the protection is. The file has one entry under \"undecided\" for each of
 these directives. `sealane check` and `sealane serve` refuse the file until you have decided each of
@@ -28,14 +29,15 @@ them and removed its entry.
 
 Examples:
   sealane import nginx /etc/nginx/nginx.conf --out sealane.toml
+  sealane import nginx /etc/nginx/nginx.conf --out sealane.toml --inner-nginx
   sealane import nginx /etc/nginx/nginx.conf --out sealane.toml --report json > report.json
 
 {EXIT_CODES}"))]
-    Nginx(Options),
+    Nginx(NginxOptions),
     /// Convert a configuration of HAProxy
     #[command(after_help = format!("\
-The report lists the lines that are different (with the difference), not translated (with what to
-do instead), or undecided; with --report full, all lines.
+The report lists the lines to decide (undecided) and to look at (different, or not translated), and
+counts the others; with --report explain, all lines that are not the same; with full, all.
 The import does not know or understand an undecided line, or the line decides who may
 connect or how strong the protection is. The file has one entry under \"undecided\" for each of
 these lines. `sealane check` and `sealane serve` refuse the file until you have decided each of
@@ -50,8 +52,8 @@ Examples:
     Haproxy(Options),
     /// Convert an OpenVPN server's configuration, and list what cannot be converted
     #[command(after_help = format!("\
-The report lists the options that are different (with the difference), not translated (with what to
-do instead), or undecided; with --report full, all options.
+The report lists the options to decide (undecided) and to look at (different, or not translated), and
+counts the others; with --report explain, all options that are not the same; with full, all.
 The import does not know or understand an undecided option, or the option decides who may
 connect or how strong the protection is. The file has one entry under \"undecided\" for each of
 these options. `sealane check` and `sealane serve` refuse the file until you have decided each of
@@ -65,6 +67,17 @@ Examples:
     Openvpn(Options),
 }
 
+/// What the import of NGINX can do besides.
+#[derive(Args)]
+pub struct NginxOptions {
+    #[command(flatten)]
+    options: Options,
+    /// Write inner-nginx.conf beside the output file, for a second NGINX behind Sealane that serves files, FastCGI and caches. It listens
+    /// on this address of the loopback, and on the ports behind it
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:8081", requires = "out")]
+    inner_nginx: Option<SocketAddr>,
+}
+
 /// What all imports have in common.
 #[derive(Args)]
 pub struct Options {
@@ -76,7 +89,8 @@ pub struct Options {
     /// Overwrite the output file, and files of the same names beside it
     #[arg(long, requires = "out")]
     force: bool,
-    /// The report: text (only differences) or full (everything), on standard error; json (everything), on standard output
+    /// The report: text (what to decide and to look at), explain (all that is not the same) or full (everything), on standard error; json
+    /// (everything), on standard output
     #[arg(long, value_enum, default_value_t = ReportKind::Text)]
     report: ReportKind,
     /// Print the original as it was read, as JSON on the standard output, and translate nothing
@@ -91,6 +105,7 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ReportKind {
     Text,
+    Explain,
     Full,
     Json,
 }
@@ -129,22 +144,28 @@ impl Reader for Files {
 /// Executes the command.
 pub fn execute(command: ImportCommand) -> Result<()> {
     match command {
-        ImportCommand::Nginx(options) => server(&options, nginx::import, nginx::parsed),
-        ImportCommand::Haproxy(options) => server(&options, haproxy::import, haproxy::parsed),
-        ImportCommand::Openvpn(options) => server(&options, openvpn::import, openvpn::parsed),
+        ImportCommand::Nginx(NginxOptions { options, inner_nginx }) => {
+            if let Some(address) = inner_nginx.filter(|address| !address.ip().is_loopback()) {
+                bail!("--inner-nginx {address}: write an address of this machine alone, such as 127.0.0.1:8081");
+            }
+            let import = |reader: &dyn Reader, path: &Path| nginx::import_with(reader, path, inner_nginx);
+            server(&options, &import, nginx::parsed)
+        }
+        ImportCommand::Haproxy(options) => server(&options, &haproxy::import, haproxy::parsed),
+        ImportCommand::Openvpn(options) => server(&options, &openvpn::import, openvpn::parsed),
     }
 }
 
 /// `sealane tunnel import`, the older name of `sealane import openvpn`.
 pub fn execute_openvpn(file: PathBuf, out: Option<PathBuf>) -> Result<()> {
     let options = Options { file, out, force: false, report: ReportKind::Text, parsed: false, json: false };
-    server(&options, openvpn::import, openvpn::parsed)
+    server(&options, &openvpn::import, openvpn::parsed)
 }
 
-type Import = fn(&dyn Reader, &Path) -> Result<Imported, Failed>;
+type Import<'i> = &'i dyn Fn(&dyn Reader, &Path) -> Result<Imported, Failed>;
 type Read = fn(&dyn Reader, &Path) -> Result<Vec<Parsed>, Failed>;
 
-fn server(options: &Options, import: Import, read: Read) -> Result<()> {
+fn server(options: &Options, import: Import<'_>, read: Read) -> Result<()> {
     let json = options.json || options.report == ReportKind::Json;
     if json && options.out.is_none() {
         bail!("--report json prints the report on standard output: add --out with a file for the configuration");
@@ -158,6 +179,10 @@ fn server(options: &Options, import: Import, read: Read) -> Result<()> {
     match &options.out {
         Some(out) => {
             write_all(out, toml.as_bytes(), &files, options.force)?;
+            for (name, _) in files.iter().filter(|(name, _)| name.starts_with(nginx::INNER)) {
+                let path = out.with_file_name(name);
+                eprintln!("note: Sealane needs a second NGINX beside it: nginx -c {}", path.display());
+            }
         }
         None => {
             print(&toml)?;
@@ -169,9 +194,11 @@ fn server(options: &Options, import: Import, read: Read) -> Result<()> {
             }
         }
     }
-    match json {
-        true => print(&report.to_json())?,
-        false => eprint!("{}", report.to_text(options.report == ReportKind::Full)),
+    match options.report {
+        _ if json => print(&report.to_json())?,
+        ReportKind::Text | ReportKind::Json => eprint!("{}", report.to_short_text()),
+        ReportKind::Explain => eprint!("{}", report.to_text(false)),
+        ReportKind::Full => eprint!("{}", report.to_text(true)),
     }
     match report.count(Outcome::Undecided) {
         0 => Ok(()),
@@ -181,16 +208,11 @@ fn server(options: &Options, import: Import, read: Read) -> Result<()> {
 
 /// Why the result of an import does not start, if this many directives are undecided.
 fn undecided(count: usize) -> String {
+    const WHY: &str =
+        "the gateway does not start until a person has decided, and removed each entry from \"undecided\"";
     match count {
-        1 => "1 directive is undecided: the import does not know or understand it, it decides who may connect or how strong the \
-              protection is, or Sealane refuses its translation. The gateway does not start until you have decided it and removed it \
-              from \"undecided\""
-            .to_owned(),
-        n => format!(
-            "{n} directives are undecided: the import does not know or understand them, they decide who may connect or how strong \
-             the protection is, or Sealane refuses their translation. The gateway does not start until you have decided each of them \
-             and removed it from \"undecided\""
-        ),
+        1 => format!("1 directive is undecided: {WHY}"),
+        n => format!("{n} directives are undecided: {WHY}"),
     }
 }
 
@@ -239,11 +261,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directives_may_be_undecided_because_they_are_unknown() {
+    fn what_is_undecided_stops_the_start() {
         for (count, begin) in [(1, "1 directive is undecided: "), (12, "12 directives are undecided: ")] {
             let said = undecided(count);
-            assert!(said.starts_with(begin) && said.contains("does not know or understand"), "{said}");
-            assert!(said.ends_with("removed it from \"undecided\""), "{said}");
+            assert!(said.starts_with(begin) && said.ends_with("from \"undecided\""), "{said}");
         }
     }
 }

@@ -9,7 +9,7 @@ mod top;
 mod tunnel;
 mod version;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use sealane_control::admin::ask::NoGateway;
@@ -19,7 +19,7 @@ use sealane_control::config::{
 };
 use sealane_control::log::{self, Level};
 use sealane_control::run::{self, syn_tls};
-use sealane_control::{demo, dns, resolve, self_check};
+use sealane_control::{demo, dns, fips, resolve, self_check};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -496,6 +496,11 @@ fn execute(command: Command) -> Result<ExitCode> {
             return check(&config, &Checks { offline, policy, post_quantum, dns_records, json });
         }
         Command::Import(command) => import::execute(command)?,
+        Command::Tunnel(_) if fips::BUILD => {
+            bail!(
+                "this build uses only the cryptography of AWS-LC's FIPS module: the tunnel is not part of it (docs/how-to/fips.md)"
+            )
+        }
         Command::Tunnel(command) => tunnel::execute(command)?,
         Command::Config(ConfigCommand::Example) => print(&config::example())?,
         Command::Config(ConfigCommand::Schema) => print(&config::schema())?,

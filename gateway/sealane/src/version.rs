@@ -1,5 +1,6 @@
 //! `sealane --version`: what this program was built from.
 
+use sealane_control::fips;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -12,6 +13,8 @@ struct Version {
     commit: Option<&'static str>,
     profile: &'static str,
     features: Vec<&'static str>,
+    /// The FIPS module of AWS-LC, with its version; `None` in a build without it.
+    fips: Option<String>,
     target: &'static str,
     compiler: &'static str,
     libraries: BTreeMap<&'static str, &'static str>,
@@ -24,11 +27,17 @@ fn version() -> Version {
         version: env!("CARGO_PKG_VERSION"),
         commit: Some(env!("SEALANE_COMMIT")).filter(|commit| !commit.is_empty()),
         profile: env!("SEALANE_PROFILE"),
-        features: if cfg!(feature = "full") { vec!["full"] } else { Vec::new() },
+        features: features(),
+        fips: fips::module(),
         target: env!("SEALANE_TARGET"),
         compiler: env!("SEALANE_COMPILER"),
         libraries: env!("SEALANE_LIBRARIES").split(',').filter_map(split).collect(),
     }
+}
+
+fn features() -> Vec<&'static str> {
+    let all = [("full", cfg!(feature = "full")), ("fips", cfg!(feature = "fips"))];
+    all.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name).collect()
 }
 
 /// One line: name and version.
@@ -87,8 +96,8 @@ mod tests {
         assert_eq!(json["version"], env!("CARGO_PKG_VERSION"));
         // Scripts test for the key, so it is there without a commit, too.
         assert!(json.get("commit").is_some_and(|commit| commit.is_null() || commit.is_string()), "{text}");
-        let wanted: &[&str] = if cfg!(feature = "full") { &["full"] } else { &[] };
-        assert_eq!(json["features"], serde_json::json!(wanted));
+        assert_eq!(json["features"], serde_json::json!(features()));
+        assert_eq!(json["fips"].is_string(), cfg!(feature = "fips"), "{text}");
         assert!(json["target"].as_str().is_some_and(|target| target.contains("-linux-")), "{text}");
         assert!(json["libraries"]["rustls"].is_string(), "{text}");
     }

@@ -8,6 +8,7 @@ pub mod epoll;
 pub mod fastopen;
 pub mod fastopen_counts;
 pub mod fastopen_open;
+pub mod forwarding;
 pub mod inherit;
 pub mod limits;
 pub mod netlink;

@@ -2,7 +2,7 @@
 
 use crate::policy::ClientPolicy;
 use crate::provider::{provider, versions};
-use crate::server::{BuildError, certified_key};
+use crate::server::{BuildError, certified_key, outside_module};
 use crate::syn;
 use crate::verifier::UpstreamVerifier;
 use rustls::client::danger::ServerCertVerifier;
@@ -105,6 +105,7 @@ impl ClientContext {
             let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions)?;
             let builder = builder.dangerous().with_custom_certificate_verifier(verifier.clone());
             let mut config = builder.with_client_cert_resolver(resolver.clone());
+            outside_module(config.fips())?;
             config.alpn_protocols = policy.alpn.clone();
             config.cert_compressors = Vec::new();
             config.cert_decompressors = Vec::new();

@@ -4,8 +4,10 @@
 use crate::signed::{PublicKey, Signed, without_extensions};
 use crate::words::revocation_list_problem;
 use aws_lc_rs::digest::{Context, SHA256};
-use rustls::pki_types::CertificateDer;
-use x509_parser::prelude::FromDer;
+use rustls::CertificateError;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use std::collections::HashSet;
+use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::revocation_list::CertificateRevocationList;
 use x509_parser::x509::X509Name;
 
@@ -28,6 +30,19 @@ impl List {
         // What verifiers cannot use is found here, where there is somebody to tell: lists of changes, indirect lists, unknown
         // critical extensions.
         webpki::BorrowedCertRevocationList::from_der(der).map_err(|e| revocation_list_problem(der, &e))?;
+        Self::parse(der)
+    }
+
+    /// The same, and lists of X.509 version 1, which [`OldList`] applies.
+    pub fn read_any_version(der: &[u8]) -> Result<Self, String> {
+        if !OldList::is_one(der) {
+            return Self::read(der);
+        }
+        old_list(der)?;
+        Self::parse(der)
+    }
+
+    fn parse(der: &[u8]) -> Result<Self, String> {
         let (rest, list) = CertificateRevocationList::from_der(der)
             .map_err(|_| revocation_list_problem(der, &webpki::Error::BadDer))?;
         if !rest.is_empty() {
@@ -68,6 +83,68 @@ impl List {
                         .is_some_and(|key| key.has_signed(&signed))
             })
         })
+    }
+}
+
+/// A list of X.509 version 1: it has no extensions, so it is complete and of its issuer's certificates. `openssl ca -gencrl` makes
+/// such lists, and OpenVPN takes them; webpki does not know them.
+#[derive(Clone, Debug)]
+pub struct OldList {
+    /// The DER of the name.
+    issuer: Vec<u8>,
+    /// In seconds since 1970.
+    next_update: u64,
+    /// Serial numbers: the content of their DER.
+    revoked: HashSet<Vec<u8>>,
+}
+
+/// Reads a list of version 1 that lacks nothing.
+fn old_list(der: &[u8]) -> Result<CertificateRevocationList<'_>, String> {
+    let (_, list) = CertificateRevocationList::from_der(der).map_err(|_| "it is damaged (invalid DER)")?;
+    let has_extensions = list.iter_revoked_certificates().any(|revoked| !revoked.extensions().is_empty());
+    let problem = if list.version().is_some() {
+        "its X.509 version is not 1"
+    } else if has_extensions || !list.extensions().is_empty() {
+        "its X.509 version is 1, but it has extensions"
+    } else if list.next_update().is_none() {
+        "it does not say when the next list comes (nextUpdate)"
+    } else if list.signature_algorithm != list.tbs_cert_list.signature {
+        "it names two signature algorithms"
+    } else {
+        return Ok(list);
+    };
+    Err(problem.to_owned())
+}
+
+impl OldList {
+    /// Whether a list in DER is of version 1.
+    pub fn is_one(der: &[u8]) -> bool {
+        CertificateRevocationList::from_der(der).is_ok_and(|(_, list)| list.version().is_none())
+    }
+
+    /// Reads a list that one of these authorities has signed: nobody else's counts. The error says what is wrong with it, in words.
+    pub fn read(der: &[u8], authorities: &[CertificateDer<'_>]) -> Result<Self, String> {
+        let list = old_list(der)?;
+        let about = List::parse(der)?;
+        if !about.is_signed_by(der, authorities) {
+            let why =
+                "its X.509 version is 1, and none of the CAs has signed it (signatures with SHA-1 or MD5 do not count)";
+            return Err(why.to_owned());
+        }
+        let revoked = list.iter_revoked_certificates().map(|revoked| revoked.raw_serial().to_vec()).collect();
+        Ok(Self { issuer: about.issuer, next_update: about.next_update.unwrap_or(0), revoked })
+    }
+
+    /// What the list says of a certificate: nothing of one that another authority has issued.
+    pub fn check(&self, certificate: &X509Certificate<'_>, now: UnixTime) -> Result<(), CertificateError> {
+        if certificate.issuer().as_raw() != self.issuer {
+            return Ok(());
+        }
+        if self.revoked.contains(certificate.raw_serial()) {
+            return Err(CertificateError::Revoked);
+        }
+        // A list that has expired says nothing about today.
+        if now.as_secs() >= self.next_update { Err(CertificateError::ExpiredRevocationList) } else { Ok(()) }
     }
 }
 
@@ -161,6 +238,72 @@ mod tests {
             (&[2], "it is damaged"),
         ] {
             let said = List::read(&without(&good, left_out)).unwrap_err();
+            assert!(said.starts_with(words), "{left_out:?}: {said}");
+        }
+    }
+
+    /// A list of version 1, signed by an authority.
+    fn old(issuer: &Issuer<'static, KeyPair>, year: i32, serials: &[u64]) -> Vec<u8> {
+        use rcgen::SigningKey as _;
+        let newer = list(issuer, year, serials);
+        let unsigned = without(&newer, &[0, 6]);
+        let mut outer = Der(Der(&unsigned).expect(tag::SEQUENCE).unwrap());
+        let (_, _, inner) = outer.element().unwrap();
+        let (_, _, algorithm) = outer.element().unwrap();
+        let signature = issuer.key().sign(inner).unwrap();
+        // A bit string without unused bits.
+        let signature = element(tag::BIT_STRING, &[&[0][..], &signature].concat());
+        element(tag::SEQUENCE, &[inner, algorithm, &signature[..]].concat())
+    }
+
+    fn leaf(issuer: &Issuer<'static, KeyPair>, serial: u64) -> CertificateDer<'static> {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.serial_number = Some(SerialNumber::from(serial));
+        params.signed_by(&KeyPair::generate().unwrap(), issuer).unwrap().der().clone()
+    }
+
+    #[test]
+    fn an_old_list_of_a_known_authority_revokes() {
+        let ((issuer, certificate), (other, _)) = (authority("an authority"), authority("another"));
+        let der = old(&issuer, 2020, &[7, 200]);
+        assert!(OldList::is_one(&der) && !OldList::is_one(&list(&issuer, 2020, &[7])));
+        assert!(List::read(&der).unwrap_err().starts_with("its X.509 version is 1, but must be 2"));
+        assert_eq!(List::read_any_version(&der).unwrap().next_update, Some(1_609_459_200));
+        let read = OldList::read(&der, std::slice::from_ref(&certificate)).unwrap();
+        let check = |issuer, serial, now| {
+            let certificate = leaf(issuer, serial);
+            let (_, certificate) = X509Certificate::from_der(&certificate).unwrap();
+            read.check(&certificate, UnixTime::since_unix_epoch(std::time::Duration::from_secs(now)))
+        };
+        let (today, later) = (1_600_000_000, 1_609_459_200);
+        assert_eq!(check(&issuer, 7, today), Err(CertificateError::Revoked));
+        assert_eq!(check(&issuer, 200, later), Err(CertificateError::Revoked));
+        assert_eq!(check(&issuer, 8, today), Ok(()));
+        assert_eq!(check(&issuer, 8, later), Err(CertificateError::ExpiredRevocationList));
+        assert_eq!(check(&other, 7, later), Ok(()), "another's certificate");
+    }
+
+    #[test]
+    fn an_old_list_that_nobody_known_has_signed_is_refused() {
+        let ((issuer, certificate), (_, same_name)) = (authority("an authority"), authority("an authority"));
+        let der = old(&issuer, 2020, &[7]);
+        for authorities in [&[][..], std::slice::from_ref(&same_name)] {
+            let said = OldList::read(&der, authorities).unwrap_err();
+            assert!(said.contains("none of the CAs has signed it"), "{said}");
+        }
+        // Whatever is changed in it, it is refused.
+        for at in 0..der.len() {
+            let mut changed = der.clone();
+            changed[at] ^= 1;
+            assert!(OldList::read(&changed, std::slice::from_ref(&certificate)).is_err(), "{at}");
+        }
+        let newer = list(&issuer, 2020, &[7]);
+        for (left_out, words) in [
+            (&[0][..], "its X.509 version is 1, but it has extensions"),
+            (&[0, 4, 6], "it does not say when the next list comes"),
+            (&[6], "its X.509 version is not 1"),
+        ] {
+            let said = OldList::read(&without(&newer, left_out), std::slice::from_ref(&certificate)).unwrap_err();
             assert!(said.starts_with(words), "{left_out:?}: {said}");
         }
     }

@@ -7,8 +7,11 @@
 //! signatures and key exchange stay with aws-lc.
 //!
 //! SHA-2 takes no branch and no address from what it hashes, so all of this runs in constant time.
+//!
+//! In builds with AWS-LC's FIPS module, suites have the module's hashes and HKDF instead.
 
 use crate::early_skip::WatchedAead;
+use crate::fips;
 use crate::hkdf_sha256::HkdfSha256;
 use aws_lc_rs::aead;
 use hkdf::HmacImpl;
@@ -32,6 +35,7 @@ pub(crate) fn suite(
 ) -> SupportedCipherSuite {
     let Some(base) = theirs.tls13() else { return theirs };
     let (hash_provider, hkdf_provider): (&dyn hash::Hash, &dyn Hkdf) = match base.common.hash_provider.algorithm() {
+        _ if fips::BUILD => (base.common.hash_provider, base.hkdf_provider),
         HashAlgorithm::SHA256 => {
             let hkdf: &dyn Hkdf = if records.is_some() { &HkdfSha256::<false> } else { &HkdfSha256::<true> };
             (&Sha::<Sha256>(HashAlgorithm::SHA256, PhantomData), hkdf)

@@ -6,10 +6,12 @@
 
 mod authentication;
 mod client;
+mod control_client;
 pub mod crl;
 pub mod der;
 mod description;
 mod early_skip;
+pub mod fips;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod hello;
@@ -44,6 +46,7 @@ mod words;
 
 pub use authentication::{CertificateNames, REAUTHENTICATE_AFTER};
 pub use client::ClientContext;
+pub use control_client::{control_client, root_store};
 pub use description::{CertificateDescription, attribute_name, distinguished_name};
 pub use records::Records;
 pub use rustls::pki_types::CertificateDer;

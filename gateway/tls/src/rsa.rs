@@ -3,7 +3,8 @@
 //! AWS-LC does where the CPU has AVX-512 IFMA, for which only it has code, and on all CPUs but x86-64's. On other x86-64
 //! CPUs it and ring compute with the same routines, but AWS-LC blinds first, with values that threads take from a pool
 //! under a lock; ring does without, its exponentiation taking the same time for every key and input. Both check the
-//! signature with the public key before they hand it out. Measured: `docs/measurements/gateway`.
+//! signature with the public key before they hand it out. Measured: `docs/measurements/gateway`. In builds with AWS-LC's FIPS module, the
+//! module signs.
 
 use aws_lc_rs::rsa as aws;
 use aws_lc_rs::signature as aws_signature;
@@ -48,7 +49,8 @@ impl RsaKey {
     /// `None` when `der` is no RSA key, or one that cannot be used.
     pub(crate) fn new(der: &PrivateKeyDer<'_>) -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
-        if ring_is_faster()
+        if !crate::fips::BUILD
+            && ring_is_faster()
             && let Some(key) = Self::ring(der)
         {
             return Some(key);

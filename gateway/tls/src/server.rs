@@ -3,6 +3,7 @@
 //! Nothing here is shared with another lane: not the keys, not the rustls configuration, not a reference count.
 
 use crate::authentication::{AuthorityVerifier, Limits, NotesAuthentication};
+use crate::fips;
 use crate::policy::{
     ClientAuthMode, ClientAuthority, ExpiredLists, Identities, Identity, KeyKind, ListenerTls, PrivateKey,
     ServerPolicy, TicketKeys,
@@ -37,6 +38,15 @@ impl std::error::Error for BuildError {}
 impl From<rustls::Error> for BuildError {
     fn from(e: rustls::Error) -> Self {
         Self(e.to_string())
+    }
+}
+
+/// In builds with AWS-LC's FIPS module, refuses a configuration that has other cryptography, by what rustls says of it. Control refuses
+/// settings that lead to one, so this is its fault or a library's.
+pub(crate) fn outside_module(is_inside: bool) -> Result<(), BuildError> {
+    match fips::BUILD && !is_inside {
+        true => Err(BuildError("this TLS configuration has cryptography outside the FIPS module".into())),
+        false => Ok(()),
     }
 }
 
@@ -136,6 +146,7 @@ impl ServerContext {
                 logged = Some(Arc::new(of_some));
             }
         }
+        outside_module(config.fips())?;
         let context = Self { config: Arc::new(config), logged, policy: policy.clone(), shares };
         context.with_ticket_keys(keys)
     }

@@ -48,7 +48,7 @@ struct Stored {
 
 type Record = (Key, Stored);
 
-/// One lane's place for sessions, with ways to all others'.
+/// One lane's session store, with ways to all others'.
 #[derive(Debug)]
 pub struct SessionStore {
     slot: usize,
@@ -57,8 +57,8 @@ pub struct SessionStore {
     ids: Arc<IdKey>,
 }
 
-/// Places for so many lanes, by slot.
-pub fn shelves(slots: usize) -> Vec<SessionStore> {
+/// The session stores of so many lanes, by slot.
+pub fn stores(slots: usize) -> Vec<SessionStore> {
     let (all, posts): (Vec<_>, Vec<_>) = (0..slots).map(|_| sync_channel(MAX_POST)).unzip();
     let ids = Arc::new(IdKey::random());
     posts
@@ -199,6 +199,11 @@ impl SecureRandom for SessionRandom {
         }
         Ok(())
     }
+
+    /// An id's MAC names its owner, and protects nothing else.
+    fn fips(&self) -> bool {
+        LaneRandom.fips()
+    }
 }
 
 /// The same for policies whose tickets gateways share: as long as the store answers, ids end with the fleet's MAC.
@@ -214,6 +219,11 @@ impl SecureRandom for SharedRandom {
             SESSIONS.with_borrow(|s| s.authenticate(id));
         }
         Ok(())
+    }
+
+    /// An id's MAC names its owner, and protects nothing else.
+    fn fips(&self) -> bool {
+        LaneRandom.fips()
     }
 }
 
@@ -249,7 +259,7 @@ pub fn adopt(ticket: SharedTicket) {
     SESSIONS.with_borrow_mut(|s| s.insert((policy, id.to_vec()), Stored { state, since }));
 }
 
-/// Makes this thread the shelf's lane. Called once, when a lane starts.
+/// Makes this thread the lane of a session store. Called once, when a lane starts.
 pub fn bind_thread(session_store: SessionStore) {
     SESSIONS.with_borrow_mut(|s| s.session_store = Some(session_store));
 }
@@ -426,7 +436,7 @@ mod tests {
 
     #[test]
     fn a_session_is_gone_after_its_lifetime() {
-        bind_thread(shelves(1).remove(0));
+        bind_thread(stores(1).remove(0));
         let (store, ended) = (store([1; 16]), PolicySessions::new([1; 16], 0, None));
         store.put(vec![5; 32], vec![1]);
         assert_eq!(ended.get(&[5; 32]), None);
@@ -435,7 +445,7 @@ mod tests {
 
     #[test]
     fn a_session_is_taken_once_and_by_its_policy_only() {
-        bind_thread(shelves(1).remove(0));
+        bind_thread(stores(1).remove(0));
         let (a, b) = (store([1; 16]), store([2; 16]));
         a.put(vec![5; 32], vec![1]);
         assert_eq!(b.take(&[5; 32]), None);
@@ -446,8 +456,8 @@ mod tests {
 
     #[test]
     fn a_foreign_session_is_with_its_owner_at_once() {
-        let mut shelves = shelves(2);
-        let (one, zero) = (shelves.pop().unwrap(), shelves.pop().unwrap());
+        let mut stores = stores(2);
+        let (one, zero) = (stores.pop().unwrap(), stores.pop().unwrap());
         bind_thread(zero);
         let id = vec![1; 32]; // odd: slot 1
         assert_eq!(slot_of(&id, 2), 1);
@@ -465,7 +475,7 @@ mod tests {
 
     #[test]
     fn an_id_that_was_made_up_names_no_other_lane() {
-        let mut places = shelves(2);
+        let mut places = stores(2);
         bind_thread(places.remove(0));
         let (mut here, mut there) = (0, 0);
         for _ in 0..100 {
@@ -491,7 +501,7 @@ mod tests {
         while owner(&id) == Owner::Forged {
             SessionRandom.fill(&mut id).unwrap();
         }
-        bind_thread(shelves(2).remove(0));
+        bind_thread(stores(2).remove(0));
         assert_ne!(owner(&id), Owner::Lane(1));
     }
 
@@ -501,7 +511,7 @@ mod tests {
     #[test]
     fn a_shared_ticket_is_in_the_store_until_it_is_adopted_and_is_good_once() {
         // The id names one of the two lanes: what is not shared is posted to it.
-        let mut lanes = shelves(2);
+        let mut lanes = stores(2);
         bind_thread(lanes.remove(0));
         let (up, (post, posted)) = (Arc::new(AtomicBool::new(true)), sync_channel(1));
         let shared = || {
@@ -555,8 +565,8 @@ mod tests {
 
     #[test]
     fn a_full_post_takes_no_more() {
-        let mut shelves = shelves(2);
-        bind_thread(shelves.remove(0));
+        let mut stores = stores(2);
+        bind_thread(stores.remove(0));
         let store = store([1; 16]);
         let put = |n: usize| store.put([vec![1], n.to_le_bytes().to_vec(), vec![0; 16]].concat(), vec![]);
         assert!((0..MAX_POST).all(put) && !put(MAX_POST));
@@ -564,7 +574,7 @@ mod tests {
 
     #[test]
     fn the_store_is_bounded() {
-        bind_thread(shelves(1).remove(0));
+        bind_thread(stores(1).remove(0));
         let store = store([1; 16]);
         for i in 0..(MAX_SESSIONS as u64 + 10) {
             store.put(i.to_le_bytes().to_vec(), vec![]);

@@ -8,9 +8,10 @@
 //! begins with when that was and how long it is good for ([`Limits`]).
 
 use crate::authentication::Limits;
+use crate::fips;
 use crate::policy::TicketKeys;
 use crate::random::LaneRandom;
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, RandomizedNonceKey, Tag, UnboundKey};
 use aws_lc_rs::hkdf;
 use rustls::crypto::SecureRandom;
 use rustls::server::ProducesTickets;
@@ -24,6 +25,23 @@ struct Key {
     name: [u8; NAME_LEN],
     // Nonces are random, of 96 bits: far more than there are tickets in an epoch.
     aead: LessSafeKey,
+    /// In builds with AWS-LC's FIPS module: the same key, for which the module itself makes the nonces.
+    module: Option<RandomizedNonceKey>,
+}
+
+impl Key {
+    /// Encrypts the state in its place, and puts the nonce into its own.
+    fn seal(&self, place: &mut [u8], state: &mut [u8]) -> Option<Tag> {
+        if let Some(module) = &self.module {
+            let (nonce, tag) = module.seal_in_place_separate_tag(Aad::from(&self.name), state).ok()?;
+            let nonce: &[u8; NONCE_LEN] = nonce.as_ref();
+            place.copy_from_slice(nonce);
+            return Some(tag);
+        }
+        LaneRandom.fill(place).ok()?;
+        let nonce = Nonce::try_assume_unique_for_key(place).ok()?;
+        self.aead.seal_in_place_separate_tag(nonce, Aad::from(&self.name), state).ok()
+    }
 }
 
 /// Seals under the newest master, opens under all.
@@ -62,8 +80,9 @@ fn derive(master: &[u8; 32], policy: &[u8; 16], authenticated: bool) -> Option<K
     let mut name = [0; NAME_LEN];
     name.copy_from_slice(&okm[..NAME_LEN]);
     let key = UnboundKey::new(&AES_256_GCM, &okm[NAME_LEN..]).ok();
+    let module = fips::BUILD.then(|| RandomizedNonceKey::new(&AES_256_GCM, &okm[NAME_LEN..])).transpose().ok();
     okm.zeroize();
-    Some(Key { name, aead: LessSafeKey::new(key?) })
+    Some(Key { name, aead: LessSafeKey::new(key?), module: module? })
 }
 
 impl ProducesTickets for Ticketer {
@@ -77,17 +96,14 @@ impl ProducesTickets for Ticketer {
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
         let key = self.keys.first()?;
-        let mut nonce = [0; NONCE_LEN];
-        LaneRandom.fill(&mut nonce).ok()?;
         let wrapped = self.limits.map(|limits| Zeroizing::new(limits.wrap(plain)));
         let plain = wrapped.as_ref().map_or(plain, |w| &w[..]);
         let mut ticket = Vec::with_capacity(NAME_LEN + NONCE_LEN + plain.len() + TAG_LEN);
         ticket.extend_from_slice(&key.name);
-        ticket.extend_from_slice(&nonce);
+        ticket.extend_from_slice(&[0; NONCE_LEN]);
         ticket.extend_from_slice(plain);
-        let state = &mut ticket[NAME_LEN + NONCE_LEN..];
-        let nonce = Nonce::assume_unique_for_key(nonce);
-        let tag = key.aead.seal_in_place_separate_tag(nonce, Aad::from(&key.name), state).ok()?;
+        let (place, state) = ticket[NAME_LEN..].split_at_mut(NONCE_LEN);
+        let tag = key.seal(place, state)?;
         ticket.extend_from_slice(tag.as_ref());
         Some(ticket)
     }

@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::Write as _;
 use std::path::Path;
 use toml::Spanned;
 
@@ -138,7 +139,7 @@ impl Accepted {
         Ok(Self { name: name.to_owned(), used: file.accept.iter().map(used).collect(), entries: file.accept })
     }
 
-    /// The reason for which a difference is accepted. `None`: it is not accepted.
+    /// The reason for which a difference is accepted; an empty one accepts nothing. `None`: the file does not list it.
     pub fn why(&mut self, sight: &Sight) -> Option<String> {
         let mut why = None;
         for (entry, used) in self.entries.iter().zip(&mut self.used) {
@@ -151,7 +152,10 @@ impl Accepted {
             for (request, (_, used)) in entry.requests.iter().zip(used) {
                 if matches(request.get_ref(), &sight.request) {
                     *used = true;
-                    why.get_or_insert_with(|| entry.why.clone());
+                    // One entry with a reason is enough.
+                    if why.as_ref().is_none_or(|there: &String| there.trim().is_empty()) {
+                        why = Some(entry.why.clone());
+                    }
                 }
             }
         }
@@ -219,6 +223,16 @@ pub fn lines(place: &Place, sights: &[Sight]) -> String {
     out
 }
 
+/// Adds lines to a file, which need not exist.
+pub fn append(path: &Path, lines: &str) -> anyhow::Result<()> {
+    if lines.is_empty() {
+        return Ok(());
+    }
+    let name = || path.display().to_string();
+    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).with_context(name)?;
+    file.write_all(format!("\n{lines}").as_bytes()).with_context(name)
+}
+
 /// Whether a text is as a pattern says: `*` stands for any text, `\*` for a star.
 pub fn matches(pattern: &str, text: &str) -> bool {
     let mut pieces = vec![String::new()];
@@ -274,6 +288,25 @@ mod tests {
         ] {
             assert_eq!(accepted.why(&other), None, "{other:?}");
         }
+    }
+
+    #[test]
+    fn lines_are_added_to_a_file_and_accept_nothing_without_a_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("accepted.toml");
+        let (one, two) = (sight("GET http://a/"), sight("GET http://b/"));
+        append(&path, &lines(&place(), std::slice::from_ref(&one))).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replace("why = \"\"", "why = \"staff only\"").trim_end()).unwrap();
+        append(&path, &lines(&place(), std::slice::from_ref(&two))).unwrap();
+        append(&path, "").unwrap();
+        let mut accepted = Accepted::read(&path).unwrap();
+        assert_eq!(accepted.why(&one).as_deref(), Some("staff only"));
+        assert_eq!(accepted.why(&two).as_deref(), Some(""), "it is listed, and not accepted");
+        assert!(accepted.stale().is_empty());
+        // An entry with a reason counts before one without.
+        append(&path, &lines(&place(), std::slice::from_ref(&one))).unwrap();
+        assert_eq!(Accepted::read(&path).unwrap().why(&one).as_deref(), Some("staff only"));
     }
 
     #[test]

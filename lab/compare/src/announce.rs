@@ -51,20 +51,60 @@ pub struct Case<'c> {
     pub status: u16,
 }
 
-/// The entries that hold for a translation. What a person has decided, and taken out of `undecided`, announces nothing: only the
-/// comparison says what the decision does.
-pub fn open(entries: Vec<Entry>, undecided: &BTreeSet<String>) -> Vec<Entry> {
+/// Whether a line of `undecided` is about an entry: `FILE:LINE: DIRECTIVE: SAYS`, and perhaps ` (also line LINE, FILE:LINE)` for other
+/// lines with the same directive.
+fn names(line: &str, entry: &Entry) -> bool {
     // The import may have been given another path to the same file.
     let name = |file: &str| Path::new(file).file_name().map(OsStr::to_owned);
-    let stands = |e: &Entry| {
-        let behind = format!(":{}: {}: {}", e.place.line, e.directive, e.says);
-        undecided.iter().any(|u| u.strip_suffix(&behind).is_some_and(|file| name(file) == name(&e.place.file)))
+    let is = |file: &str, number: &str| {
+        name(file) == name(&entry.place.file) && number.parse::<u32>().is_ok_and(|n| n == entry.place.line)
     };
-    entries.into_iter().filter(|e| e.outcome != "undecided" || stands(e)).collect()
+    let said = format!(": {}: {}", entry.directive, entry.says);
+    let split = line.strip_suffix(')').and_then(|line| line.rsplit_once(" (also "));
+    [(line, "")].into_iter().chain(split).any(|(first, others)| {
+        let Some((file, number)) = first.strip_suffix(&said).and_then(|place| place.rsplit_once(':')) else {
+            return false;
+        };
+        let other = |other: &str| match other.strip_prefix("line ") {
+            Some(number) => is(file, number),
+            None => other.rsplit_once(':').is_some_and(|(file, number)| is(file, number)),
+        };
+        is(file, number) || others.split(", ").any(other)
+    })
 }
 
-/// The entry of the report that has announced a difference.
-pub fn announced<'e>(entries: &'e [Entry], case: &Case<'_>) -> Option<&'e Entry> {
+/// The entries of the report. What a person has decided, and taken out of `undecided`, announces nothing: only the comparison says what
+/// the decision does.
+#[derive(Clone, Debug, Default)]
+pub struct Entries {
+    /// Those that hold for the translation.
+    open: Vec<Entry>,
+    /// Those about which a person has decided.
+    decided: Vec<Entry>,
+}
+
+impl Entries {
+    /// Of a report, and of a translation with these entries of `undecided`.
+    pub fn of(entries: Vec<Entry>, undecided: &BTreeSet<String>) -> Self {
+        let stands = |e: &Entry| undecided.iter().any(|line| names(line, e));
+        let (open, decided) = entries.into_iter().partition(|e| e.outcome != "undecided" || stands(e));
+        Self { open, decided }
+    }
+
+    /// The entry of the report that has announced a difference.
+    pub fn announced(&self, case: &Case<'_>) -> Option<&Entry> {
+        announced(&self.open, case)
+    }
+
+    /// The entry about which a person has decided, and that would have announced a difference in particular: the difference is probably
+    /// an effect of the decision.
+    pub fn decision(&self, case: &Case<'_>) -> Option<&Entry> {
+        announced(&self.decided, case).filter(|e| !case.is_vague(e))
+    }
+}
+
+/// The entry that announces a difference.
+fn announced<'e>(entries: &'e [Entry], case: &Case<'_>) -> Option<&'e Entry> {
     let takes_part = |e: &&Entry| e.place == *case.place || case.scope.contains(&e.place);
     let all = entries.iter().filter(takes_part);
     // An entry about this difference explains more than one that may have any effect, the line itself more than one near it, and what is
@@ -94,6 +134,13 @@ impl Case<'_> {
 
     fn is_effect_of(&self, entry: &Entry) -> bool {
         let words: Vec<&str> = entry.directive.split(' ').collect();
+        // Names of which the report gives a sample. The translation refuses some of them, whoever asks.
+        if let (Some((_, sample)), Some(draft)) = (entry.says.split_once("names such as "), self.draft)
+            && is_like(sample, &draft.host)
+            && sample.contains("get 403")
+        {
+            return !self.is_tls() && self.status == 403;
+        }
         // Who may name a client is another matter than what is done with a client that is known.
         let is_about_claims = is_about_trust(&words) || entry.says.contains("before it compares headers");
         if entry.outcome != "undecided" && self.changes_rights() && !is_about_claims {
@@ -123,11 +170,10 @@ impl Case<'_> {
                 && self.difference.translation == "404"
                 && matches!(self.difference.original.as_str(), "200" | "301" | "403" | "405");
         }
-        // Names of which the report gives a sample. The translation refuses some of them.
         if let (Some((_, sample)), Some(draft)) = (entry.says.split_once("names such as "), self.draft)
             && is_like(sample, &draft.host)
         {
-            return !self.is_tls() && (!sample.contains("get 403") || self.status == 403);
+            return !self.is_tls();
         }
         if let Some((_, sample)) = entry.says.split_once("this route does not match ") {
             return self.draft.is_some_and(|d| is_beside(sample, &d.path)) && !self.is_tls();
@@ -381,6 +427,21 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_is_refused_is_refused_to_all_addresses() {
+        let says = "Sealane compares whole host names: requests for names such as api.example… get 403";
+        let entries = [entry(3, "different", "use_backend b if api", says)];
+        let (at, scope) = (place(1), Scope::new(BTreeSet::from([place(3)])));
+        let is = |host: &str, a: &str, b: &str| {
+            let claims = Draft { claims: true, host: host.to_owned(), ..draft().with("X-Forwarded-For", "10.0.0.1") };
+            let d = difference(Aspect::Status, a, b);
+            let case = Case { status: b.parse().unwrap(), ..case(&at, &scope, &claims, &d) };
+            announced(&entries, &case).is_some()
+        };
+        assert!(is("api.examplex", "200", "403"));
+        assert!(!is("api.examplex", "403", "200") && !is("other.example", "200", "403"));
+    }
+
+    #[test]
     fn several_ports_announce_the_host_of_a_redirect_and_not_its_path() {
         let says = "the server has several ports: Location has the path alone";
         let entries = [entry(3, "different", "location /a/", says)];
@@ -400,11 +461,32 @@ mod tests {
     #[test]
     fn what_a_person_has_decided_announces_nothing() {
         let entries = || vec![entry(3, "undecided", "satisfy any", "x"), entry(4, "different", "gzip on", "y")];
-        let lines = |undecided: &[&str]| -> Vec<u32> {
+        let lines = |undecided: &[&str]| -> (Vec<u32>, Vec<u32>) {
             let undecided = undecided.iter().map(|u| (*u).to_owned()).collect();
-            open(entries(), &undecided).iter().map(|e| e.place.line).collect()
+            let of = |all: &[Entry]| all.iter().map(|e| e.place.line).collect();
+            let entries = Entries::of(entries(), &undecided);
+            (of(&entries.open), of(&entries.decided))
         };
-        assert_eq!(lines(&["/etc/n:3: satisfy any: x"]), [3, 4]);
-        assert_eq!(lines(&[]), [4]);
+        assert_eq!(lines(&["/etc/n:3: satisfy any: x"]), (vec![3, 4], vec![]));
+        // One line of several directives.
+        assert_eq!(lines(&["/etc/n:1: satisfy any: x (also line 2, line 3)"]), (vec![3, 4], vec![]));
+        assert_eq!(lines(&["/etc/m:1: satisfy any: x (also /etc/n:3)"]), (vec![3, 4], vec![]));
+        assert_eq!(lines(&["/etc/n:1: satisfy any: x (also line 2, /etc/m:3)"]), (vec![4], vec![3]));
+        assert_eq!(lines(&[]), (vec![4], vec![3]));
+    }
+
+    #[test]
+    fn a_difference_may_be_the_effect_of_a_decision() {
+        let all =
+            vec![entry(3, "undecided", "add_header X-A $b", "x"), entry(4, "undecided", "some_new_directive on", "y")];
+        let entries = Entries::of(all, &BTreeSet::new());
+        let (at, scope, draft) = (place(1), Scope::new(BTreeSet::from([place(3), place(4)])), draft());
+        let of = |header: &str| {
+            let d = difference(Aspect::Header(header.into()), "b", "-");
+            let case = case(&at, &scope, &draft, &d);
+            assert_eq!(entries.announced(&case), None);
+            entries.decision(&case).map(|e| e.place.line)
+        };
+        assert_eq!((of("x-a"), of("x-b")), (Some(3), None), "what may have any effect says nothing of this one");
     }
 }

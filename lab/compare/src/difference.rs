@@ -94,7 +94,7 @@ pub const RECEIVED_IGNORED: &[&str] = &[
 ];
 
 /// Headers that Sealane always sends: compared if the client sends them and the original does something with them.
-const FORWARDED: &[&str] = &["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"];
+pub const FORWARDED: &[&str] = &["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"];
 
 const ALWAYS_SENT: &str =
     "Sealane always sends X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and Forwarded to servers";
@@ -127,6 +127,8 @@ const STRANGERS: &str = "a listener with proxy_protocol and trusted_proxies refu
 const NAMED: &str = "in a request of a trusted proxy, Sealane sets X-Real-IP to the client that the proxy names";
 const OTHER_RULES: &str = "Sealane answers a request with 421 if its connection was opened for a name with other rules for client certificates";
 const REQUEST_IDS: &str = "[request_id] applies to requests of all hosts";
+const SPELLED: &str = "a request with another spelling of a header (X_Key) gets 400 if a condition on the header depends on it, and 403 if \
+     deny_header refuses the header; Sealane removes such spellings of headers that it removes or sets";
 const UNDERSCORES: &str = "Sealane passes on headers with underscores (NGINX: underscores_in_headers on)";
 /// Statuses of errors that no route asks for.
 const LIMITS: &[u16] = &[400, 408, 413, 414, 421, 429, 431, 502, 503, 504];
@@ -149,8 +151,8 @@ pub struct Setup<'c> {
     pub mirrors: &'c BTreeSet<String>,
     /// The header that has the translation's request IDs.
     pub request_id: Option<&'c str>,
-    /// Whether the headers are compared in which a proxy names its client.
-    pub forwarded: bool,
+    /// Those of the headers that Sealane always sends that are compared.
+    pub forwarded: &'c [&'c str],
     /// Whether the translation has `cors`.
     pub cors: bool,
     /// Names, in lower case, of the headers that servers get from those that `forward_auth` asks.
@@ -178,6 +180,7 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
             "413" if original.received.is_empty() => Some(CONTENT),
             _ if other_rules => Some(OTHER_RULES),
             _ if draft.stranger && translation.response.is_err() => Some(STRANGERS),
+            "400" | "403" if draft.spelled => Some(SPELLED),
             _ => None,
         };
     }
@@ -190,7 +193,9 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
     at_backends.retain(|d| !request_id.is_some_and(|header| is_other_id(d, header, draft)));
     at_backends.retain(|d| match &d.aspect {
         Aspect::Received(name) if FORWARDED.contains(&name.as_str()) => {
-            forwarded && d.original != "-" && draft.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name))
+            forwarded.contains(&name.as_str())
+                && d.original != "-"
+                && draft.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name))
         }
         _ => true,
     });
@@ -204,6 +209,16 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
             }
             Aspect::Backend if other_rules => Some(OTHER_RULES),
             Aspect::Backend if draft.stranger && translation.response.is_err() => Some(STRANGERS),
+            Aspect::Backend
+                if draft.spelled
+                    && translation.received.is_empty()
+                    && translation.response.as_ref().is_ok_and(|r| matches!(r.status, 400 | 403)) =>
+            {
+                Some(SPELLED)
+            }
+            Aspect::Received(name) if draft.spelled && name.contains('_') && difference.translation == "-" => {
+                Some(SPELLED)
+            }
             Aspect::Received(name)
                 if copied.contains(name) && difference.translation == "-" && sent(name, &difference.original) =>
             {
@@ -336,9 +351,18 @@ fn refused(seen: &Seen) -> String {
     if all.is_empty() { "none refused".to_owned() } else { format!("some refused: {}", all.join(", ")) }
 }
 
+/// The value of a header; "-" where there is none.
+fn shown(value: Option<String>) -> String {
+    match value.as_deref() {
+        None => "-".to_owned(),
+        Some("-") => "\"-\"".to_owned(),
+        Some(text) => text.to_owned(),
+    }
+}
+
 fn responses(there: &Response, here: &Response, own: bool) -> Vec<Difference> {
     let mut out = Vec::new();
-    let value = |r: &Response, name: &str| r.header(name).unwrap_or_else(|| "-".to_owned());
+    let value = |r: &Response, name: &str| shown(r.header(name));
     out.extend(differs(Aspect::Location, value(there, "location"), value(here, "location")));
     let is_error = own && there.status >= 300;
     let mut names: Vec<String> = there
@@ -470,7 +494,7 @@ fn backends(there: &[Received], here: &[Received], groups: &[Vec<String>]) -> Ve
         if RECEIVED_IGNORED.contains(&name.as_str()) || name.eq_ignore_ascii_case(HEADER) {
             continue;
         }
-        let text = |v: &[String]| if v.is_empty() { "-".to_owned() } else { v.join(", ") };
+        let text = |v: &[String]| shown((!v.is_empty()).then(|| v.join(", ")));
         let other = b_names.get(name).cloned().unwrap_or_default();
         let mut found = differs(Aspect::Received(name.clone()), text(values), text(&other));
         if let Some(d) = found.as_mut() {
@@ -635,7 +659,7 @@ mod tests {
                 groups,
                 mirrors: &mirrors,
                 request_id: Some("X-Request-ID"),
-                forwarded: true,
+                forwarded: FORWARDED,
                 cors: true,
                 copied: &mirrors,
             },
@@ -650,8 +674,14 @@ mod tests {
             out
         };
         let mirrors = BTreeSet::new();
-        let setup =
-            Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: false, copied: &mirrors };
+        let setup = Setup {
+            groups: &[],
+            mirrors: &mirrors,
+            request_id: None,
+            forwarded: FORWARDED,
+            cors: false,
+            copied: &mirrors,
+        };
         let sends = draft().with("X-Forwarded-Proto", "http");
         let found = of_request(&sends, &with("https"), &with("http"), &setup);
         assert_eq!(found.len(), 1, "the original says what it sees");
@@ -659,8 +689,9 @@ mod tests {
         let found = of_request(&sends, &with("http"), &with("https"), &setup);
         assert_eq!(found[0].general, Some(ALWAYS_SENT), "the original passes on what the client says");
         assert!(of_request(&draft(), &with("https"), &with("http"), &setup).is_empty());
-        let haproxy = Setup { forwarded: false, ..setup };
-        assert!(of_request(&sends, &with("https"), &with("http"), &haproxy).is_empty());
+        // HAProxy adds to X-Forwarded-For.
+        let others = Setup { forwarded: &FORWARDED[..1], ..setup };
+        assert!(of_request(&sends, &with("https"), &with("http"), &others).is_empty());
     }
 
     #[test]
@@ -668,14 +699,45 @@ mod tests {
         let (a, mut b) = (seen(200, &[], Some("10.0.0.1:80"), "/"), seen(200, &[], None, "/"));
         b.response = Err("closed without a response".to_owned());
         let mirrors = BTreeSet::new();
-        let setup =
-            Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: false, copied: &mirrors };
+        let setup = Setup {
+            groups: &[],
+            mirrors: &mirrors,
+            request_id: None,
+            forwarded: FORWARDED,
+            cors: false,
+            copied: &mirrors,
+        };
         let stranger = Draft { claims: true, stranger: true, ..draft() };
         let found = of_request(&stranger, &a, &b, &setup);
         assert!(found.len() == 2 && found.iter().all(|d| d.general == Some(STRANGERS)), "{found:?}");
         assert!(of_request(&stranger, &b, &a, &setup).iter().all(|d| d.general.is_none()), "it is let in");
         let other = Draft { stranger: false, ..stranger };
         assert!(of_request(&other, &a, &b, &setup).iter().all(|d| d.general.is_none()), "another one is refused");
+    }
+
+    #[test]
+    fn another_spelling_may_be_refused_and_not_let_in() {
+        let passed = seen(200, &[], Some("10.0.0.1:80"), "/");
+        let refused = |status: u16| seen(status, &[], None, "/");
+        let mirrors = BTreeSet::new();
+        let setup = Setup {
+            groups: &[],
+            mirrors: &mirrors,
+            request_id: None,
+            forwarded: FORWARDED,
+            cors: false,
+            copied: &mirrors,
+        };
+        let spelled = draft().with("X-Key", "1").spelled(&draft()).unwrap();
+        assert_eq!(spelled.headers, [("X_Key".to_owned(), "1".to_owned())]);
+        let general = |draft: &Draft, a: &Seen, b: &Seen| -> Vec<Option<&str>> {
+            of_request(draft, a, b, &setup).iter().map(|d| d.general).collect()
+        };
+        assert_eq!(general(&spelled, &passed, &refused(403)), [Some(SPELLED); 2]);
+        assert_eq!(general(&spelled, &refused(403), &refused(400)), [Some(SPELLED)]);
+        assert_eq!(general(&spelled, &refused(403), &passed), [None; 2], "it is let in");
+        assert_eq!(general(&spelled, &passed, &refused(404)), [None; 2]);
+        assert_eq!(general(&draft().with("X-Key", "1"), &passed, &refused(403)), [None; 2]);
     }
 
     #[test]
@@ -687,12 +749,21 @@ mod tests {
             out
         };
         let (mirrors, copied) = (BTreeSet::new(), BTreeSet::from(["x-user".to_owned()]));
-        let setup =
-            Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: false, copied: &copied };
+        let setup = Setup {
+            groups: &[],
+            mirrors: &mirrors,
+            request_id: None,
+            forwarded: FORWARDED,
+            cors: false,
+            copied: &copied,
+        };
         let sends = draft().with("X-User", "me");
         assert_eq!(of_request(&sends, &with("me"), &with(""), &setup)[0].general, Some(COPIED));
         assert_eq!(of_request(&sends, &with("alice"), &with(""), &setup)[0].general, None);
         assert_eq!(of_request(&sends, &with(""), &with("me"), &setup)[0].general, None);
+        // A header with the value "-" is not one that is missing.
+        let found = of_request(&draft(), &with(""), &with("-"), &setup);
+        assert!(found.len() == 1 && found[0].translation == "\"-\"" && found[0].general.is_none(), "{found:?}");
     }
 
     #[test]
@@ -702,8 +773,14 @@ mod tests {
             (seen(200, &[(header, "true")], Some("10.0.0.1:80"), "/"), seen(200, &[], Some("10.0.0.1:80"), "/"));
         assert_eq!(compared(&a, &b, &[])[0].general, Some(CORS));
         let mirrors = BTreeSet::new();
-        let setup =
-            Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: true, copied: &mirrors };
+        let setup = Setup {
+            groups: &[],
+            mirrors: &mirrors,
+            request_id: None,
+            forwarded: FORWARDED,
+            cors: true,
+            copied: &mirrors,
+        };
         let page = draft().with("Origin", "https://a.example");
         assert_eq!(of_request(&page, &a, &b, &setup)[0].general, Some(CORS), "it was not allowed before");
         let mut allowed = a.clone();
@@ -772,8 +849,14 @@ mod tests {
     #[test]
     fn redirects_to_a_server_that_the_translation_changes_are_compared() {
         let mirrors = BTreeSet::new();
-        let setup =
-            Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: false, copied: &mirrors };
+        let setup = Setup {
+            groups: &[],
+            mirrors: &mirrors,
+            request_id: None,
+            forwarded: FORWARDED,
+            cors: false,
+            copied: &mirrors,
+        };
         let itself = Draft { behaviour: Behaviour::RedirectToItself, host: "a.example".to_owned(), ..draft() };
         let found = |there: &str, here: &str| {
             let with = |to: &str| seen(302, &[("Location", to)], Some("10.0.0.1:80"), "/");

@@ -20,6 +20,8 @@ pub enum Behaviour {
     Error,
     /// 404.
     Missing,
+    /// 503.
+    Unavailable,
     /// 403, as a server that is asked whether a request may pass.
     Forbidden,
     /// 200, after a while.
@@ -35,6 +37,7 @@ impl Behaviour {
             Self::RedirectToItself | Self::RedirectToPass => "redirect-to-itself",
             Self::Error => "error",
             Self::Missing => "missing",
+            Self::Unavailable => "unavailable",
             Self::Forbidden => "forbidden",
             Self::Hold => "hold",
         }
@@ -140,6 +143,8 @@ pub struct Draft {
     pub served: Vec<String>,
     /// Whether the original answers with files.
     pub files: bool,
+    /// Whether a header has another spelling than the one that the configuration compares (`X_Key` for `X-Key`).
+    pub spelled: bool,
     /// The line that it is for.
     pub place: Place,
     /// The lines that take part in its answer.
@@ -169,6 +174,7 @@ impl Draft {
             behaviour: Behaviour::Answer,
             served: Vec::new(),
             files: false,
+            spelled: false,
             place: place.clone(),
             scope: scope.clone(),
         }
@@ -179,6 +185,18 @@ impl Draft {
         self.headers.retain(|(n, _)| !n.eq_ignore_ascii_case(name));
         self.headers.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// With another spelling of a header that another request has not, and that servers may read as the same name. `None`: there is
+    /// no such header.
+    pub fn spelled(mut self, other: &Self) -> Option<Self> {
+        let is_new = |(name, _): &&mut (String, String)| {
+            name.contains('-') && !other.headers.iter().any(|(there, _)| there.eq_ignore_ascii_case(name))
+        };
+        let (name, _) = self.headers.iter_mut().find(is_new)?;
+        *name = name.replace('-', "_");
+        self.spelled = true;
+        Some(self)
     }
 
     /// For another path.
@@ -473,7 +491,7 @@ pub fn is_sendable(draft: &Draft) -> bool {
         && !draft.host.contains("..")
         && draft.host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b))
         && draft.headers.iter().all(|(n, v)| {
-            n.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            n.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_' && draft.spelled)
                 && v.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
         })
 }

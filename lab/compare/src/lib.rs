@@ -24,6 +24,7 @@ pub mod difference;
 mod draft;
 pub mod files;
 mod haproxy;
+mod inner;
 pub mod network;
 mod nginx;
 mod recorder;

@@ -29,10 +29,10 @@ const START: Duration = Duration::from_secs(90);
 pub const ANY4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
 /// The same for IPv6.
 pub const ANY6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x10);
-/// The outside's own address, by which the program reaches all others.
+/// The first address that may be the outside's own, by which the program reaches all others.
 const GATEWAY4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 11);
 /// The same for IPv6.
-const OUTSIDE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x20);
+const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x20);
 /// Clients without an address of their own choice, and hosts with names, are in this network.
 const OUTSIDE4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const OUTSIDE4_LENGTH: u8 = 15;
@@ -77,12 +77,23 @@ pub struct Addresses {
     pub outside: BTreeSet<IpAddr>,
 }
 
+impl Addresses {
+    /// The outside's own addresses: none that the configuration names.
+    fn gateways(&self) -> (Ipv4Addr, Ipv6Addr) {
+        let is_free = |address: IpAddr| !self.inside.contains(&address) && !self.outside.contains(&address);
+        let v4 = (GATEWAY4.to_bits()..).map(Ipv4Addr::from_bits).find(|a| is_free((*a).into()));
+        let v6 = (GATEWAY6.to_bits()..).map(Ipv6Addr::from_bits).find(|a| is_free((*a).into()));
+        (v4.unwrap_or(GATEWAY4), v6.unwrap_or(GATEWAY6))
+    }
+}
+
 impl Network {
     /// Makes it. Errors: this process may not make network namespaces.
     pub fn new(addresses: &Addresses) -> anyhow::Result<Self> {
         let (inside, outside) = (NetNs::new().context(REFUSED)?, NetNs::new().context(REFUSED)?);
         let has_v6 = std::path::Path::new("/proc/sys/net/ipv6").exists();
         let (within, without) = (split(&addresses.inside, has_v6), split(&addresses.outside, has_v6));
+        let (gateway4, gateway6) = addresses.gateways();
         let make = || -> io::Result<()> {
             let mut netlink = Netlink::route()?;
             up(&mut netlink, "lo")?;
@@ -96,11 +107,11 @@ impl Network {
                 netlink.address_add(device, *address, whole(*address))?;
             }
             // Everything else is at the other end, behind one neighbour: the kernel keeps a thousand for all namespaces together.
-            netlink.route_add(device, GATEWAY4.into(), 32, None)?;
-            netlink.route_add(device, Ipv4Addr::UNSPECIFIED.into(), 0, Some(GATEWAY4.into()))?;
+            netlink.route_add(device, gateway4.into(), 32, None)?;
+            netlink.route_add(device, Ipv4Addr::UNSPECIFIED.into(), 0, Some(gateway4.into()))?;
             if has_v6 {
-                netlink.route_add(device, OUTSIDE6.into(), 128, None)?;
-                netlink.route_add(device, Ipv6Addr::UNSPECIFIED.into(), 0, Some(OUTSIDE6.into()))?;
+                netlink.route_add(device, gateway6.into(), 128, None)?;
+                netlink.route_add(device, Ipv6Addr::UNSPECIFIED.into(), 0, Some(gateway6.into()))?;
             }
             Ok(())
         };
@@ -114,9 +125,9 @@ impl Network {
             for address in without.iter().filter(|a| !within.contains(a)) {
                 netlink.address_add(device, *address, whole(*address))?;
             }
-            netlink.address_add(device, GATEWAY4.into(), 32)?;
+            netlink.address_add(device, gateway4.into(), 32)?;
             if has_v6 {
-                netlink.address_add(device, OUTSIDE6.into(), 128)?;
+                netlink.address_add(device, gateway6.into(), 128)?;
                 netlink.route_add(device, ANY6.into(), 128, None)?;
             }
             netlink.route_add(device, ANY4.into(), 32, None)?;
@@ -252,7 +263,9 @@ fn split(addresses: &BTreeSet<IpAddr>, has_v6: bool) -> BTreeSet<IpAddr> {
         };
         !(a.is_unspecified() || a.is_loopback() || a.is_multicast() || odd)
     };
-    addresses.iter().filter(usable).copied().collect()
+    // The program has these in any case.
+    let is_any = |a: &&IpAddr| **a == IpAddr::V4(ANY4) || **a == IpAddr::V6(ANY6);
+    addresses.iter().filter(usable).filter(|a| !is_any(a)).copied().collect()
 }
 
 fn connect_from(from: IpAddr, to: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
@@ -269,6 +282,20 @@ fn connect_from(from: IpAddr, to: SocketAddr, limit: Duration) -> io::Result<Tcp
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_outside_has_no_address_of_the_configuration() {
+        let of = |all: &[&str]| all.iter().map(|a| a.parse().unwrap()).collect::<BTreeSet<IpAddr>>();
+        assert_eq!(Addresses::default().gateways(), (GATEWAY4, GATEWAY6));
+        let addresses = Addresses {
+            inside: of(&["203.0.113.10", "203.0.113.11", "2001:db8::20"]),
+            outside: of(&["203.0.113.12", "10.0.0.1"]),
+        };
+        let (v4, v6) = addresses.gateways();
+        assert_eq!((v4.to_string().as_str(), v6.to_string().as_str()), ("203.0.113.13", "2001:db8::21"));
+        // What the program has anyhow is added once.
+        assert_eq!(split(&addresses.inside, true), of(&["203.0.113.11", "2001:db8::20"]));
+    }
 
     #[test]
     fn clients_and_hosts_have_addresses_of_the_outside() {

@@ -223,18 +223,20 @@ fn connection(mut stream: Socket, address: String, shared: &Arc<Shared>) -> io::
     }
     let mut session = ServerConnection::new(shared.tls.clone()).map_err(io::Error::other)?;
     session.complete_io(&mut stream)?;
-    requests_over_tls(StreamOwned::new(session, stream), arrival, shared)
+    requests_over_tls(StreamOwned::new(session, stream), Vec::new(), arrival, shared)
 }
 
-/// Serves HTTP/1.1 after a handshake.
+/// Serves HTTP/1.1 after a handshake. `begin`: what has been read already.
 fn requests_over_tls<S: Read + Write>(
     mut tls: StreamOwned<ServerConnection, S>,
+    begin: Vec<u8>,
     arrival: Arrival,
     shared: &Shared,
 ) -> io::Result<()> {
     let name = tls.conn.server_name().map(str::to_owned);
-    let (begin, asked) = dialogue::read(&mut tls, &shared.dialogues(&arrival.address))?;
-    let mut stream = dialogue::Begun::new(begin, &mut tls);
+    let mut begun = dialogue::Begun::new(begin, &mut tls);
+    let (begin, asked) = dialogue::read(&mut begun, &shared.dialogues(&arrival.address))?;
+    let mut stream = dialogue::Begun::new(begin, &mut begun);
     let done = match asked {
         Some(asked) => dialogue::hold(&mut stream, asked),
         None => requests(&mut stream, shared, &Arrival { tls: Some(name), ..arrival }),
@@ -358,6 +360,7 @@ impl Reply {
             "redirect" | "redirect-to-itself" => (302, "Found"),
             "error" => (500, "Internal Server Error"),
             "missing" => (404, "Not Found"),
+            "unavailable" => (503, "Service Unavailable"),
             "forbidden" => (403, "Forbidden"),
             _ => (200, "OK"),
         };

@@ -1,15 +1,16 @@
 //! One comparison from the beginning to the end.
 
 use crate::accept::{Accepted, Sight};
-use crate::announce::{Case, Effects, announced, open};
+use crate::announce::{Case, Effects, Entries};
 use crate::client::{Client, Seen};
-use crate::difference::{Aspect, CASES, PORTS, Setup, locked_out, of_handshake, of_request};
+use crate::difference::{Aspect, CASES, FORWARDED, PORTS, Setup, locked_out, of_handshake, of_request};
 use crate::draft::{Draft, LANES, Plan, Times, Untried};
 use crate::files::Files;
+use crate::inner::Question;
 use crate::network::{Addresses, Network, Program};
 use crate::nginx::{Abilities, Runnable};
-use crate::recorder::{Recorder, dns};
-use crate::report::Report;
+use crate::recorder::{Received, Recorder, dns};
+use crate::report::{Report, Said};
 use crate::tls::{About, Shake, shake};
 use crate::tree::{Node, Place, walk};
 use crate::words::Named;
@@ -45,6 +46,8 @@ pub struct Options {
     pub translated: Option<PathBuf>,
     /// A file of differences that are accepted.
     pub accept: Option<PathBuf>,
+    /// Whether the other differences are added to this file, without a reason.
+    pub append: bool,
     /// Upstreams of the translation that are inner servers: they take the place of files, caches and the like of the original.
     pub inner: Vec<String>,
     /// Most requests.
@@ -100,7 +103,7 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     };
     let table = translation::read(&translated, &translated_base)?;
     let undecided = translation::undecided(&table);
-    let entries = open(entries, &undecided);
+    let entries = Entries::of(entries, &undecided);
     let abilities = match kind {
         Kind::Nginx => abilities(&program)?.loading(&tree, &base),
         Kind::Haproxy => Abilities { http3: has_quic(&program)?, ..Abilities::default() },
@@ -193,7 +196,8 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     }
     drop((original, gateway));
     let request_id = translation::request_id(&table);
-    let forwarded = kind == Kind::Nginx;
+    // HAProxy adds the client to X-Forwarded-For.
+    let forwarded = if kind == Kind::Nginx { FORWARDED } else { &FORWARDED[1..] };
     let copied = translation::copied(&table);
     let setup = Setup {
         groups: &plan.groups,
@@ -208,6 +212,11 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     report.made = files.made();
     report.untried.append(&mut plan.untried);
     report.finish();
+    report.ask_inner();
+    if let Some(path) = options.accept.as_deref().filter(|_| options.append) {
+        crate::accept::append(path, &report.proposals())?;
+        report.appends = true;
+    }
     Ok(report)
 }
 
@@ -456,7 +465,13 @@ fn look(side: &Side, plan: &Plan, http3: bool, files: &Files, end: Instant, coun
 
 /// The inner server that answers a request, if it stands for what the original does itself, or for a server that the original asks. What
 /// the original refuses or redirects stays a difference. `asked`: whether the original asks a server.
-fn behind<'p>(draft: &Draft, there: &Seen, here: &Seen, asked: bool, plan: &'p Plan) -> Option<&'p str> {
+fn behind<'p, 's>(
+    draft: &Draft,
+    there: &Seen,
+    here: &'s Seen,
+    asked: bool,
+    plan: &'p Plan,
+) -> Option<(&'p str, &'s Received)> {
     let received = here.received.iter().rfind(|r| !plan.mirrors.contains(&r.address))?;
     let upstream = plan.inner.get(&received.address)?;
     let there = there.response.as_ref().ok()?.status;
@@ -464,12 +479,12 @@ fn behind<'p>(draft: &Draft, there: &Seen, here: &Seen, asked: bool, plan: &'p P
     // What NGINX answers for files, also for those that are missing here.
     let is_file = draft.files && matches!(there, 301 | 304 | 403..=405);
     let stands = is_file || matches!(there, 200..=299) || asked && is_same && !matches!(there, 401 | 403);
-    (stands && draft.times == Times::Once && !draft.claims).then_some(upstream.as_str())
+    (stands && draft.times == Times::Once && !draft.claims).then_some((upstream.as_str(), received))
 }
 
 fn judge(
     plan: &Plan,
-    entries: &[translation::Entry],
+    entries: &Entries,
     effects: &Effects,
     setup: &Setup<'_>,
     (there, here): (&Saw, &Saw),
@@ -485,8 +500,8 @@ fn judge(
         let asked = (asked(there), asked(here));
         let status = here.response.as_ref().map_or(0, |r| r.status);
         let mut found = of_request(draft, there, here, setup);
-        if let Some(upstream) = behind(draft, there, here, asked.0, plan).filter(|_| !found.is_empty()) {
-            report.add_behind(&draft.place, upstream, || draft.text());
+        if let Some((upstream, received)) = behind(draft, there, here, asked.0, plan).filter(|_| !found.is_empty()) {
+            report.add_behind(&draft.place, upstream, || (draft.text(), Question::of(draft, received)));
             continue;
         }
         let moved =
@@ -505,9 +520,9 @@ fn judge(
             let sight = Sight::of_request(number, draft, difference);
             let of = Some(draft);
             let case = Case { kind, place, scope, draft: of, difference, asked, moved, backends, effects, status };
-            let by = announced(entries, &case);
-            let why = accepted.as_deref_mut().and_then(|a| a.why(&sight));
-            report.add(place, difference, &sight, || Draft::text(draft), by, why);
+            let accepted = accepted.as_deref_mut().and_then(|a| a.why(&sight));
+            let said = Said { announced: entries.announced(&case), decision: entries.decision(&case), accepted };
+            report.add(place, difference, &sight, || Draft::text(draft), said);
         }
     }
     if report.requests < plan.drafts.len() {
@@ -531,10 +546,10 @@ fn judge(
                     }
                     _ => format!("handshake with {}", handshakes.listener.address),
                 };
-                let by = announced(entries, &case);
                 let sight = Sight::of_handshake(&text, difference);
-                let why = accepted.as_deref_mut().and_then(|a| a.why(&sight));
-                report.add(place, difference, &sight, || text.clone(), by, why);
+                let accepted = accepted.as_deref_mut().and_then(|a| a.why(&sight));
+                let said = Said { announced: entries.announced(&case), decision: entries.decision(&case), accepted };
+                report.add(place, difference, &sight, || text.clone(), said);
             }
         }
     }
@@ -551,7 +566,6 @@ mod tests {
     use super::*;
     use crate::client::Response;
     use crate::draft::cases::draft;
-    use crate::recorder::Received;
 
     #[test]
     fn an_inner_server_stands_for_files_and_not_for_refusals() {

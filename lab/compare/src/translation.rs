@@ -241,17 +241,29 @@ fn urls(upstream: &Table) -> Vec<String> {
     servers.iter().filter_map(url).collect()
 }
 
-/// The addresses and Unix sockets of the servers of upstreams, with the name of the upstream.
+/// The addresses and Unix sockets of the servers of upstreams, with the names of the upstreams.
 pub fn of_upstreams(table: &Table, names: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
     let all: Vec<&Table> =
         table.get("upstream").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_table).collect();
     let mut out = BTreeMap::new();
     for name in names {
-        let is_named = |u: &&&Table| u.get("name").and_then(Value::as_str) == Some(name.as_str());
-        let Some(upstream) = all.iter().find(is_named) else {
-            bail!("--inner {name}: the translation has no [[upstream]] with this name");
+        let named = |u: &&Table| {
+            let own = u.get("name").and_then(Value::as_str).unwrap_or_default();
+            crate::accept::matches(name, own).then(|| (own.to_owned(), urls(u)))
         };
-        out.extend(urls(upstream).iter().filter_map(|url| Some((crate::nginx::server(url)?, name.clone()))));
+        let found: Vec<(String, Vec<String>)> = all.iter().filter_map(named).collect();
+        if found.is_empty() {
+            bail!("--inner {name}: the translation has no [[upstream]] with this name");
+        }
+        for (own, urls) in found {
+            for address in urls.iter().filter_map(|url| crate::nginx::server(url)) {
+                // Requests do not say which of two upstreams with one server they are for.
+                let all = out.entry(address).or_insert_with(|| own.clone());
+                if !all.split(" or ").any(|there| there == own) {
+                    all.push_str(&format!(" or {own}"));
+                }
+            }
+        }
     }
     Ok(out)
 }
@@ -590,6 +602,13 @@ mod tests {
         assert_eq!(found, [("127.0.0.1:8081", "files"), ("unix:/run/n.sock", "files")]);
         let none = of_upstreams(&table, &["other".to_owned()]).unwrap_err();
         assert!(none.to_string().contains("--inner other"), "{none}");
+        let two = format!("{text}[[upstream]]\nname = \"blog\"\nservers = [\"http://127.0.0.1:8081\"]\n");
+        let names = ["files", "blog", "files"].map(str::to_owned);
+        let found = of_upstreams(&two.parse().unwrap(), &names).unwrap();
+        assert_eq!(found["127.0.0.1:8081"], "files or blog", "both names have this address");
+        assert_eq!(found["unix:/run/n.sock"], "files");
+        let found = of_upstreams(&two.parse().unwrap(), &["*".to_owned()]).unwrap();
+        assert_eq!(found["127.0.0.1:8081"], "files or blog", "a pattern is for all names that fit");
     }
 
     /// A setting that is a path, and that is not known here, would be looked for in the folder of the copy.

@@ -12,7 +12,7 @@ use crate::cores::Cores;
 use crate::journal::{self, Conditions, Finished, Journal, Slot};
 use crate::options::{Method, Options};
 use crate::programs::{self, Program};
-use crate::rounds::{self, Quiet, Rounds, Sample};
+use crate::rounds::{self, Quiet, Resumed, Rounds, Sample};
 use crate::spec::{PartSpec, Spec};
 use crate::{machine, study};
 
@@ -197,46 +197,24 @@ impl<'a> Bench<'a> {
         part.skipped.is_none() && (!journal.has_slots(&self.spec.name, &part.id) || every_round_holds())
     }
 
-    /// So many rounds of all `subjects`, interleaved; `measure` gets the subject's place in the list and the round. A resumed
-    /// run measures them again, unless the whole part was finished.
+    /// So many rounds of all `subjects`, interleaved; `measure` gets the subject's place in the list and the round.
     pub fn rounds(
         &self,
         part: &mut Part,
         subjects: &[String],
         rounds: usize,
         quiet: Quiet,
-        measure: impl FnMut(usize, usize) -> anyhow::Result<Sample>,
-    ) -> anyhow::Result<Rounds> {
-        self.rounds_in(part, subjects, rounds, quiet, false, measure)
-    }
-
-    /// As [`Bench::rounds`], for a `measure` that leaves nothing behind but its sample, and whose samples do not depend on
-    /// anything that this run measured before: a resumed run takes the rounds that the journal has.
-    pub fn resumable_rounds(
-        &self,
-        part: &mut Part,
-        subjects: &[String],
-        rounds: usize,
-        quiet: Quiet,
-        measure: impl FnMut(usize, usize) -> anyhow::Result<Sample>,
-    ) -> anyhow::Result<Rounds> {
-        self.rounds_in(part, subjects, rounds, quiet, true, measure)
-    }
-
-    fn rounds_in(
-        &self,
-        part: &mut Part,
-        subjects: &[String],
-        rounds: usize,
-        quiet: Quiet,
-        resumable: bool,
+        resumed: Resumed,
         mut measure: impl FnMut(usize, usize) -> anyhow::Result<Sample>,
     ) -> anyhow::Result<Rounds> {
         let mut held = Rounds::default();
         for round in 0..rounds {
             for i in rounds::order(subjects.len(), round) {
                 let what = format!("round {}", round + 1);
-                let slot = if resumable { self.slot(part, &format!("{}, {what}", subjects[i])) } else { None };
+                let slot = match resumed {
+                    Resumed::Part => None,
+                    Resumed::Round => self.slot(part, &format!("{}, {what}", subjects[i])),
+                };
                 let mut one = || measure(i, round);
                 let sample = rounds::take_in(self.options, slot.as_ref(), part, &subjects[i], &what, quiet, &mut one)?;
                 let Some(sample) = sample else { continue };

@@ -1,7 +1,7 @@
 //! The journal of a run: `journal.jsonl` in the folder of the report. Each round is one line, written as soon as the round
 //! ends, so that an interrupted run loses at most the round that was in progress. `--resume` reads the journal, and the run
 //! takes what is there instead of measuring it again: single rounds where a sample is all that a round leaves
-//! ([`crate::Bench::resumable_rounds`]), and whole parts otherwise.
+//! ([`crate::rounds::Resumed::Round`]), and whole parts otherwise.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{File, OpenOptions, TryLockError};

@@ -41,8 +41,8 @@ pub struct Running {
     children: Vec<(String, Child)>,
 }
 
-/// How long a server may take to listen.
-const WAIT_LIMIT: Duration = Duration::from_secs(15);
+/// How long a server may take to listen, unless the caller has another limit.
+pub const WAIT_LIMIT: Duration = Duration::from_secs(15);
 
 impl Running {
     /// Starts one and waits until it listens.
@@ -54,6 +54,11 @@ impl Running {
 
     /// Starts one more.
     pub fn add(&mut self, launch: &Launch) -> anyhow::Result<()> {
+        self.add_within(launch, WAIT_LIMIT)
+    }
+
+    /// The same for a server that may take this long to listen.
+    pub fn add_within(&mut self, launch: &Launch, limit: Duration) -> anyhow::Result<()> {
         let output = File::create(&launch.output).with_context(|| launch.output.display().to_string())?;
         let mut command = if launch.tied {
             let mut command = Command::new("setpriv");
@@ -70,7 +75,7 @@ impl Running {
         let mut spawn = || command.spawn().with_context(|| format!("cannot start {}", launch.program.display()));
         let child = if launch.cpus.is_empty() { spawn()? } else { cores::pinned(&launch.cpus, spawn)?? };
         self.children.push((launch.name.clone(), child));
-        let limit = Instant::now() + WAIT_LIMIT;
+        let limit = Instant::now() + limit;
         for port in &launch.ports {
             self.await_port(launch, *port, limit)?;
         }
@@ -78,14 +83,13 @@ impl Running {
     }
 
     fn await_port(&mut self, launch: &Launch, port: u16, limit: Instant) -> anyhow::Result<()> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         loop {
             if let Some((_, child)) = self.children.last_mut()
                 && let Some(status) = child.try_wait()?
             {
                 bail!("{} ended while it started ({status}): {}", launch.name, tail(&launch.output));
             }
-            if TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok() {
+            if accepts(port) {
                 return Ok(());
             }
             if Instant::now() > limit {
@@ -118,6 +122,15 @@ impl Running {
         })
     }
 
+    /// Ends them at once, as a crash does.
+    pub fn kill(&mut self) {
+        for (_, child) in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.children.clear();
+    }
+
     /// Ends them: politely, and after five seconds not.
     pub fn stop(&mut self) {
         for (_, child) in &self.children {
@@ -142,6 +155,12 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// Whether a server listens on this port of the loopback.
+pub fn accepts(port: u16) -> bool {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    TcpStream::connect_timeout(&address, Duration::from_millis(500)).is_ok()
 }
 
 /// Reserves a port of the loopback for this process, over TCP and UDP.

@@ -97,6 +97,15 @@ pub enum Quiet {
     Indifferent,
 }
 
+/// What a resumed run takes from the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resumed {
+    /// Whole parts: rounds of a part that was not finished are measured again.
+    Part,
+    /// Single rounds: a measurement leaves nothing behind but its sample, and no sample depends on what this run measured before.
+    Round,
+}
+
 /// Takes one sample: waits for a quiet moment, measures, judges by what others used meanwhile, and tries again up to
 /// the options' number of tries. Every void try goes to the part with its reason. `None` when none held.
 pub fn take(

@@ -90,6 +90,7 @@ impl Workspace {
             let (cert_file, key_file) = self.certificate_of(name);
             fs::write(&cert_file, cert.pem()).with_context(|| cert_file.display().to_string())?;
             fs::write(key_file, pair.serialize_pem())?;
+            fs::write(self.bundle_of(name), cert.pem() + &pair.serialize_pem())?;
         }
         Ok(())
     }
@@ -98,6 +99,11 @@ impl Workspace {
     pub fn certificate_of(&self, name: &str) -> (PathBuf, PathBuf) {
         let folder = self.path().join("named");
         (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")))
+    }
+
+    /// Both in one file.
+    pub fn bundle_of(&self, name: &str) -> PathBuf {
+        self.path().join("named").join(format!("{name}.pem"))
     }
 
     /// Copies a program and returns the copy's path. The file that a linker has just written lies in small pages of the

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::rounds::{Quiet, Resumed};
 use sealane_lab_harness::{Bench, Experiment, Journal, Options, Sample, Spec, check_resumed, run};
 use sealane_lab_report::{Finding, Outcome, Page};
 
@@ -84,11 +84,12 @@ fn steady(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.part("steady", |bench, part| {
         let names = ["a".to_owned(), "b".to_owned()];
         let flaky = Cell::new(0);
-        let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, |i, round| {
-            flaky.set(flaky.get() + 1);
-            let sample = Sample::of("v", (10 * (i + 1) + round) as f64);
-            Ok(if flaky.get() == 2 { sample.void("an operation failed") } else { sample })
-        })?;
+        let rounds =
+            bench.rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, Resumed::Part, |i, round| {
+                flaky.set(flaky.get() + 1);
+                let sample = Sample::of("v", (10 * (i + 1) + round) as f64);
+                Ok(if flaky.get() == 2 { sample.void("an operation failed") } else { sample })
+            })?;
         for name in &names {
             part.rounds(name, "cost", &rounds.values(name, "v"), "µs");
         }
@@ -162,7 +163,9 @@ fn a_run_that_is_ended_keeps_what_it_has() {
             bench.part("steady", |bench, part| {
                 part.rounds("a", "cost", &[1.0], "µs");
                 bench.options.cancel.store(true, Ordering::Relaxed);
-                bench.rounds(part, &["a".to_owned()], 1, Quiet::Indifferent, |_, _| panic!("measured")).map(drop)
+                bench
+                    .rounds(part, &["a".to_owned()], 1, Quiet::Indifferent, Resumed::Part, |_, _| panic!("measured"))
+                    .map(drop)
             })?;
             panic!("went on")
         }),
@@ -184,8 +187,9 @@ fn a_round_without_quiet_is_void() {
     let page = run(
         &fake(|bench| {
             bench.part("steady", |bench, part| {
-                let rounds =
-                    bench.rounds(part, &["a".to_owned()], 2, Quiet::Wanted, |_, _| Ok(Sample::of("v", 1.0)))?;
+                let rounds = bench.rounds(part, &["a".to_owned()], 2, Quiet::Wanted, Resumed::Part, |_, _| {
+                    Ok(Sample::of("v", 1.0))
+                })?;
                 anyhow::ensure!(rounds.values("a", "v").is_empty(), "a void round counted");
                 Ok(())
             })
@@ -206,13 +210,14 @@ thread_local! {
 fn slices(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.part("steady", |bench, part| {
         let names = ["a".to_owned(), "b".to_owned()];
-        let rounds = bench.resumable_rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, |i, round| {
-            MEASURED.set(MEASURED.get() + 1);
-            if MEASURED.get() == 3 {
-                bench.options.cancel.store(true, Ordering::Relaxed);
-            }
-            Ok(Sample::of("v", (10 * (i + 1) + round) as f64))
-        })?;
+        let rounds =
+            bench.rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, Resumed::Round, |i, round| {
+                MEASURED.set(MEASURED.get() + 1);
+                if MEASURED.get() == 3 {
+                    bench.options.cancel.store(true, Ordering::Relaxed);
+                }
+                Ok(Sample::of("v", (10 * (i + 1) + round) as f64))
+            })?;
         bench.page.settings.push(sealane_lab_report::Fact::new("added", "by the part"));
         for name in &names {
             part.rounds(name, "cost", &rounds.values(name, "v"), "µs");
@@ -225,11 +230,12 @@ fn slices(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 fn unlucky(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     bench.part("steady", |bench, part| {
         let names = ["a".to_owned()];
-        let rounds = bench.resumable_rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, |_, round| {
-            MEASURED.set(MEASURED.get() + 1);
-            let sample = Sample::of("v", round as f64);
-            Ok(if round == 1 && MEASURED.get() < 5 { sample.void("late") } else { sample })
-        })?;
+        let rounds =
+            bench.rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, Resumed::Round, |_, round| {
+                MEASURED.set(MEASURED.get() + 1);
+                let sample = Sample::of("v", round as f64);
+                Ok(if round == 1 && MEASURED.get() < 5 { sample.void("late") } else { sample })
+            })?;
         part.rounds("a", "cost", &rounds.values("a", "v"), "µs");
         Ok(())
     })

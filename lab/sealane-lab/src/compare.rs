@@ -53,11 +53,14 @@ struct One {
     /// Compare this translation, for example an edited one [default: the output of `sealane import`]
     #[arg(long, value_name = "FILE")]
     translated: Option<PathBuf>,
-    /// Accept the differences that this file lists; print the lines to add for the others
+    /// Accept the differences that this file lists with a reason; print the lines to add for the others
     #[arg(long, value_name = "FILE")]
     accept: Option<PathBuf>,
+    /// Add the other differences to the file of --accept, without a reason; they are accepted once you have written one
+    #[arg(long, requires = "accept")]
+    append: bool,
     /// An upstream of the translation that does what the original did itself (files, a cache): print one line for each line of the
-    /// original whose requests this upstream answers; can be repeated
+    /// original whose requests this upstream answers; can be repeated, and "*" stands for any text
     #[arg(long, value_name = "NAME", requires = "translated")]
     inner: Vec<String>,
     /// Maximum number of requests
@@ -92,6 +95,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         sealane: one.sealane,
         translated: one.translated,
         accept: one.accept,
+        append: one.append,
         inner: one.inner,
         most: one.requests,
         time: Duration::from_secs(one.time),

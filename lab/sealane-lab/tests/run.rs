@@ -234,6 +234,34 @@ fn new_clients_slow_readers_lanes_and_certificates_are_measured_in_small() {
     });
 }
 
+/// Fifty certificates: the large number is for machines that do nothing else. What they cost is bounded far above what was measured.
+#[test]
+fn many_certificates_are_compared_with_one_in_small() {
+    if !here("nginx") || !here("haproxy") || !here("setpriv") || std::env::var_os("SEALANE_BIN").is_none() {
+        println!("skipped: no nginx, haproxy, setpriv or SEALANE_BIN on this machine");
+        return;
+    }
+    let sizes = ["rounds=1", "seconds=0.3", "connections=4", "certificates=50"];
+    page_without_gaps(&["proxies", "--only", "certificates", "--without", "nginx"], &sizes, |json| {
+        let part = &json["pages"][0]["parts"][0];
+        assert!(part["skipped"].is_null(), "{part}");
+        let mut gaps = Vec::new();
+        for program in ["sealane", "haproxy"] {
+            let each: Vec<f64> = figures(part, "memory per certificate", program).collect();
+            assert!(matches!(each[..], [kib] if kib < 200.0), "{program}: {each:?}");
+            for label in ["one certificate", "many"] {
+                let subject = format!("{program}, {label}");
+                for measure in ["time to start", "memory after the start", "time to reload", "CPU to reload"] {
+                    let found: Vec<f64> = figures(part, measure, &subject).collect();
+                    assert!(matches!(found[..], [value] if value >= 0.0), "{subject}, {measure}: {found:?}: {part}");
+                }
+                gaps.extend(gap(part, "CPU per full handshake", &subject));
+            }
+        }
+        gaps
+    });
+}
+
 #[test]
 fn together_compares_two_builds_of_the_gateway_in_the_same_rounds() {
     let Some(gateway) = std::env::var("SEALANE_BIN").ok().filter(|p| Path::new(p).is_file()) else {
@@ -286,14 +314,13 @@ fn together_parts(json: &Value) -> Vec<String> {
     gaps
 }
 
-#[test]
-fn tunnels_carry_streams_and_datagrams_in_turns() {
+/// Runs two parts of the tunnels' experiment with the gateway: each has figures of its subjects.
+fn tunnels_are_measured(parts: &str, sizes: &[&str], subjects: [&[&str]; 2]) {
     let Ok(gateway) = std::env::var("SEALANE_BIN") else {
         println!("skipped: SEALANE_BIN does not say where the gateway is");
         return;
     };
-    let only = ["run", "tunnel", "--only", "tcp-segmented,udp", "--json", "--subject"];
-    let sizes = ["rounds=1", "seconds=1", "udp_rounds=1", "udp_seconds=1", "sizes=512"];
+    let only = ["run", "tunnel", "--only", parts, "--json", "--subject"];
     let sizes: Vec<&str> = sizes.iter().flat_map(|size| ["--set", size]).collect();
     let peer = format!("sealane={gateway}");
     let output = lab(&[&only[..], &[&peer], &ANYHOW, &sizes].concat());
@@ -304,35 +331,6 @@ fn tunnels_carry_streams_and_datagrams_in_turns() {
     }
     let parts = json["pages"][0]["parts"].as_array().unwrap();
     assert!(output.status.success() && parts.len() == 2, "{json}");
-    for part in parts {
-        assert!(part["skipped"].is_null(), "{part}");
-        for subject in ["OpenVPN", "OpenVPN tuned", "Sealane", "Sealane with OpenVPN's client"] {
-            let of = part["figures"].as_array().unwrap().iter().filter(|f| f["subject"] == subject);
-            assert!(of.clone().next().is_some(), "{subject}: {part}");
-            assert!(of.clone().all(|f| f["value"].as_f64() >= Some(0.0)), "{subject}: {part}");
-        }
-    }
-}
-
-#[test]
-fn tunnels_carry_paced_datagrams_of_one_client_and_of_several() {
-    let Ok(gateway) = std::env::var("SEALANE_BIN") else {
-        println!("skipped: SEALANE_BIN does not say where the gateway is");
-        return;
-    };
-    let only = ["run", "tunnel", "--only", "paced,clients", "--json", "--subject"];
-    let sizes = ["udp_rounds=1", "paced_seconds=1", "paced_rates=5,10", "clients=2", "client_rate=500"];
-    let sizes: Vec<&str> = sizes.iter().flat_map(|size| ["--set", size]).collect();
-    let peer = format!("sealane={gateway}");
-    let output = lab(&[&only[..], &[&peer], &ANYHOW, &sizes].concat());
-    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-    if let Some(why) = json["pages"][0]["obstacle"].as_str() {
-        println!("skipped: {why}");
-        return;
-    }
-    let parts = json["pages"][0]["parts"].as_array().unwrap();
-    assert!(output.status.success() && parts.len() == 2, "{json}");
-    let subjects = [&["OpenVPN", "OpenVPN tuned", "Sealane"][..], &["OpenVPN tuned", "Sealane, two lanes"][..]];
     for (part, subjects) in parts.iter().zip(subjects) {
         assert!(part["skipped"].is_null(), "{part}");
         for subject in subjects {
@@ -341,6 +339,45 @@ fn tunnels_carry_paced_datagrams_of_one_client_and_of_several() {
             assert!(of.clone().all(|f| f["value"].as_f64() >= Some(0.0)), "{subject}: {part}");
         }
     }
+}
+
+/// A server that says nothing is missed after `ping_restart` only; a client that is told goes at once.
+#[test]
+fn tunnels_carry_on_at_another_server() {
+    let Ok(gateway) = std::env::var("SEALANE_BIN") else {
+        println!("skipped: SEALANE_BIN does not say where the gateway is");
+        return;
+    };
+    let only = ["run", "tunnel", "--only", "failover", "--json", "--subject"];
+    let sizes = ["--set", "failover_rounds=1", "--set", "ping_restart=3"];
+    let peer = format!("sealane={gateway}");
+    let output = lab(&[&only[..], &[&peer], &ANYHOW, &sizes].concat());
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    if let Some(why) = json["pages"][0]["obstacle"].as_str() {
+        println!("skipped: {why}");
+        return;
+    }
+    let part = &json["pages"][0]["parts"][0];
+    assert!(output.status.success() && part["skipped"].is_null(), "{json}");
+    let gap = |subject: &str| figures(part, "without traffic", subject).next().unwrap();
+    for server in ["OpenVPN", "Sealane"] {
+        let [killed, stopped] = ["killed", "stopped"].map(|how| gap(&format!("{server}, {how}")));
+        assert!(killed >= 1.0 && stopped > 0.0, "{server}: {killed} s and {stopped} s");
+    }
+}
+
+#[test]
+fn tunnels_carry_streams_and_datagrams_in_turns() {
+    let sizes = ["rounds=1", "seconds=1", "udp_rounds=1", "udp_seconds=1", "sizes=512"];
+    let subjects = &["OpenVPN", "OpenVPN tuned", "Sealane", "Sealane with OpenVPN's client"];
+    tunnels_are_measured("tcp-segmented,udp", &sizes, [subjects, subjects]);
+}
+
+#[test]
+fn tunnels_carry_paced_datagrams_of_one_client_and_of_several() {
+    let sizes = ["udp_rounds=1", "paced_seconds=1", "paced_rates=5,10", "clients=2", "client_rate=500"];
+    let subjects = [&["OpenVPN", "OpenVPN tuned", "Sealane"][..], &["OpenVPN tuned", "Sealane, two lanes"][..]];
+    tunnels_are_measured("paced,clients", &sizes, subjects);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Clients at work.
 pub struct Crowd {
@@ -22,6 +23,7 @@ struct Shared {
     requests: AtomicU64,
     connections: AtomicU64,
     failures: Mutex<Vec<String>>,
+    pause: Duration,
 }
 
 /// What they have seen.
@@ -44,13 +46,45 @@ impl Crowd {
         kept: usize,
         good: impl Fn(&str) -> bool + Send + Sync + 'static,
     ) -> Self {
-        let shared = Arc::new(Shared::default());
+        Self::begin((0..=kept).map(|i| (vec![address], i > 0)), config, Duration::ZERO, good)
+    }
+
+    /// Starts one client for each address of `kept`, which keeps its connection, and `new` clients that make a connection for each request
+    /// to one address of `others` after the other. A client waits for `pause` after each answer.
+    pub fn of_fleet(
+        [kept, others]: [&[SocketAddr]; 2],
+        new: usize,
+        config: &Arc<ClientConfig>,
+        pause: Duration,
+        good: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let kept = kept.iter().map(|address| (vec![*address], true));
+        // Each begins at another place.
+        let new = (0..new).map(|n| {
+            let mut order = others.to_vec();
+            order.rotate_left(n * others.len() / new);
+            (order, false)
+        });
+        Self::begin(kept.chain(new), config, pause, good)
+    }
+
+    /// A client for each list of addresses, which it visits over and over. `true`: it keeps its connections.
+    fn begin(
+        clients: impl Iterator<Item = (Vec<SocketAddr>, bool)>,
+        config: &Arc<ClientConfig>,
+        pause: Duration,
+        good: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let shared = Arc::new(Shared { pause, ..Shared::default() });
         let good: Arc<dyn Fn(&str) -> bool + Send + Sync> = Arc::new(good);
-        let threads = (0..=kept).map(|i| {
+        let threads = clients.map(|(addresses, keep)| {
             let (shared, config, good) = (Arc::clone(&shared), Arc::clone(config), Arc::clone(&good));
             std::thread::spawn(move || {
-                while !shared.stop.load(Relaxed) {
-                    if let Err(failure) = visit(address, &config, i > 0, &shared, &*good) {
+                for address in addresses.into_iter().cycle() {
+                    if shared.stop.load(Relaxed) {
+                        return;
+                    }
+                    if let Err(failure) = visit(address, &config, keep, &shared, &*good) {
                         shared.failures.lock().expect("nobody panics with it").push(failure);
                         return;
                     }
@@ -103,6 +137,7 @@ fn visit(
             return Err(format!("answer {number} of a connection: {answer:?}"));
         }
         shared.requests.fetch_add(1, Relaxed);
+        std::thread::sleep(shared.pause);
         if !keep || answer.header("connection") == Some("close") || shared.stop.load(Relaxed) {
             break;
         }

@@ -4,8 +4,9 @@ use crate::client;
 use crate::http::{Broken, Message, Wire};
 use crate::process::Server;
 use crate::site::{Identity, Site};
-use crate::{binary, ports};
+use crate::{WAIT_LIMIT, binary, ports};
 use rustls::ClientConfig;
+use sealane_control::admin::ask::{Where, ask};
 use std::fmt::Write;
 use std::fs::Permissions;
 use std::net::{SocketAddr, TcpStream};
@@ -14,6 +15,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// What a gateway is to be like. Without settings that only a file can hold, it is `sealane proxy`; else a file is
@@ -211,6 +213,18 @@ pub fn launch(site: &Site, command: Command, address: SocketAddr, admin: SocketA
         start_ready(site, command)
     };
     Gateway { address, admin, server, ca: site.ca.clone(), config: Arc::new(client::config(&site.ca)) }
+}
+
+/// Gives an order over an admin socket, such as `reload`, and waits until it is done.
+pub fn order(socket: &Path, what: &str) -> anyhow::Result<String> {
+    ask(&Where::Socket(socket.to_owned()), "POST", &format!("/v1/{what}"), WAIT_LIMIT * 4)
+}
+
+/// The process that answers at an admin socket: the one that serves.
+pub fn serving(socket: &Path) -> Option<i32> {
+    let text = ask(&Where::Socket(socket.to_owned()), "GET", "/v1/status", Duration::from_secs(5)).ok()?;
+    let status: serde_json::Value = serde_json::from_str(&text).ok()?;
+    status["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok())
 }
 
 /// Runs a subcommand that ends by itself.

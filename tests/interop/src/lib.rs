@@ -13,6 +13,7 @@ pub mod clock;
 pub mod conformance;
 pub mod crowd;
 pub mod differential;
+pub mod fleet;
 pub mod frames;
 pub mod gateway;
 pub mod h2;
@@ -33,6 +34,7 @@ pub mod tunnel_world;
 pub mod versions;
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long anything may take before a test gives up on it. So generous that only a hang reaches it, also where the
@@ -61,6 +63,13 @@ macro_rules! need {
             None => $crate::skip!("`{}` is not installed (cargo xtask setup)", $program),
         }
     };
+}
+
+/// Replaces a file as a whole.
+pub fn replace(file: &Path, text: &str) {
+    let new = PathBuf::from(format!("{}.new", file.display()));
+    std::fs::write(&new, text).unwrap_or_else(|error| panic!("{}: {error}", new.display()));
+    std::fs::rename(&new, file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
 }
 
 /// A line on the real standard error, past the test runner's capture.

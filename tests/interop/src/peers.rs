@@ -153,15 +153,8 @@ pub const H2SPEC: &str = "v2.2.1+incompatible";
 pub fn h2spec() -> Result<PathBuf, String> {
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     MADE.get_or_init(|| {
-        let folder = binary::target().join("interop-go");
-        let program = folder.join("h2spec");
-        if program.is_file() {
-            return Ok(program);
-        }
-        let go = find("go").ok_or("`go` is not installed")?;
-        let mut command = Command::new(go);
-        command.env("GOBIN", &folder).arg("install").arg(format!("github.com/summerwind/h2spec/cmd/h2spec@{H2SPEC}"));
-        set_up(&mut command)?;
+        let package = |name: &str| format!("github.com/summerwind/h2spec/cmd/{name}@{H2SPEC}");
+        let [program] = installed_by_go("", ["h2spec"], package)?;
         Ok(program)
     })
     .clone()
@@ -174,15 +167,8 @@ pub fn pebble() -> Result<(PathBuf, PathBuf), String> {
     MADE.get_or_init(|| {
         const MODULE: &str = "github.com/letsencrypt/pebble/v2/cmd";
         const VERSION: &str = "v2.10.1";
-        let folder = binary::target().join("interop-go");
-        let programs = ["pebble", "pebble-challtestsrv"].map(|name| folder.join(name));
-        if !programs.iter().all(|program| program.is_file()) {
-            let mut command = Command::new(find("go").ok_or("`go` is not installed")?);
-            command.env("GOBIN", &folder).arg("install");
-            command.args(["pebble", "pebble-challtestsrv"].map(|name| format!("{MODULE}/{name}@{VERSION}")));
-            set_up(&mut command)?;
-        }
-        let [pebble, dns] = programs;
+        let package = |name: &str| format!("{MODULE}/{name}@{VERSION}");
+        let [pebble, dns] = installed_by_go("", ["pebble", "pebble-challtestsrv"], package)?;
         Ok((pebble, dns))
     })
     .clone()
@@ -219,16 +205,23 @@ pub fn grpc_interop() -> Result<(PathBuf, PathBuf), String> {
     MADE.get_or_init(|| {
         // The version of `peers/grpc-go`.
         const VERSION: &str = "v1.85.0";
-        let folder = binary::target().join("interop-go").join(format!("grpc-interop-{VERSION}"));
-        let programs = ["client", "server"].map(|name| folder.join(name));
-        if !programs.iter().all(|program| program.is_file()) {
-            let mut command = Command::new(find("go").ok_or("`go` is not installed")?);
-            command.env("GOBIN", &folder).arg("install");
-            command.args(["client", "server"].map(|name| format!("google.golang.org/grpc/interop/{name}@{VERSION}")));
-            set_up(&mut command)?;
-        }
-        let [client, server] = programs;
+        let package = |name: &str| format!("google.golang.org/grpc/interop/{name}@{VERSION}");
+        let [client, server] = installed_by_go(&format!("grpc-interop-{VERSION}"), ["client", "server"], package)?;
         Ok((client, server))
+    })
+    .clone()
+}
+
+/// openvpn-auth-oauth2, which sends clients of an OpenVPN server to a login page, built once by Go from its module. The error says why
+/// there is none.
+pub fn openvpn_auth_oauth2() -> Result<PathBuf, String> {
+    static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    MADE.get_or_init(|| {
+        const VERSION: &str = "v1.26.0";
+        let package = |name: &str| format!("github.com/jkroepke/{name}@{VERSION}");
+        let folder = format!("openvpn-auth-oauth2-{VERSION}");
+        let [program] = installed_by_go(&folder, ["openvpn-auth-oauth2"], package)?;
+        Ok(program)
     })
     .clone()
 }
@@ -238,6 +231,22 @@ pub fn grpc_interop() -> Result<(PathBuf, PathBuf), String> {
 pub fn otel_collector() -> Result<PathBuf, String> {
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     MADE.get_or_init(|| built_by_go("otelcol")).clone()
+}
+
+/// Builds programs from modules, once, in a folder of cargo's target folder. `package`: where Go finds a program, with the version.
+fn installed_by_go<const N: usize>(
+    folder: &str,
+    names: [&str; N],
+    package: impl Fn(&str) -> String,
+) -> Result<[PathBuf; N], String> {
+    let folder = binary::target().join("interop-go").join(folder);
+    let programs = names.map(|name| folder.join(name));
+    if !programs.iter().all(|program| program.is_file()) {
+        let mut command = Command::new(find("go").ok_or("`go` is not installed")?);
+        command.env("GOBIN", &folder).arg("install").args(names.map(package));
+        set_up(&mut command)?;
+    }
+    Ok(programs)
 }
 
 /// Builds one of the programs in `peers`, once, in a folder of cargo's target folder.

@@ -3,6 +3,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -120,10 +121,43 @@ impl Server {
 
     /// Resident memory in bytes, where the system tells.
     pub fn resident(&self) -> Option<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        self.memory("status", "VmRSS:")
+    }
+
+    /// The same, but of the pages that several processes share, each has its part: the sum over processes is what they take together.
+    pub fn proportional(&self) -> Option<u64> {
+        self.memory("smaps_rollup", "Pss:")
+    }
+
+    fn memory(&self, file: &str, name: &str) -> Option<u64> {
+        let text = std::fs::read_to_string(format!("/proc/{}/{file}", self.id())).ok()?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
         line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
     }
+}
+
+/// Kills the gateways that run with one of these configurations, whoever has started them: also a successor that does not serve yet.
+/// False if one is still there.
+pub fn kill_gateways(files: &[PathBuf]) -> bool {
+    eventually(|| {
+        let left = gateways(files);
+        for pid in left.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        left.is_empty()
+    })
+}
+
+fn gateways(files: &[PathBuf]) -> Vec<i32> {
+    let is_file = |argument: &[u8]| files.iter().any(|file| argument == file.as_os_str().as_bytes());
+    let runs_one = |pid: &i32| {
+        let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("sealane"))
+            && arguments.split(|byte| *byte == 0).any(is_file)
+    };
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(runs_one).collect()
 }
 
 impl Drop for Server {

@@ -1,8 +1,9 @@
 //! A Redis or Valkey server of a test's own, at a Unix socket in a folder.
 
+use crate::http::Wire;
 use crate::peers::find;
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{Read, Write};
+use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -74,12 +75,32 @@ impl Store {
 
     /// Sends a command. The first line of the answer.
     pub fn ask(&self, command: &str) -> Option<String> {
-        let mut socket = UnixStream::connect(self.socket()).ok()?;
+        self.send(command)?.line().ok()
+    }
+
+    fn send(&self, command: &str) -> Option<Wire<UnixStream>> {
+        let socket = UnixStream::connect(self.socket()).ok()?;
         socket.set_read_timeout(Some(crate::WAIT_LIMIT)).ok()?;
-        socket.write_all(format!("{command}\r\n").as_bytes()).ok()?;
-        let mut answer = [0; 4096];
-        let length = socket.read(&mut answer).ok()?;
-        String::from_utf8_lossy(&answer[..length]).lines().next().map(str::to_owned)
+        let mut wire = Wire::new(socket);
+        wire.send(format!("{command}\r\n")).ok()?;
+        Some(wire)
+    }
+
+    /// What `INFO` says, as far as it is numbers.
+    pub fn info(&self) -> HashMap<String, f64> {
+        let read = || {
+            let mut wire = self.send("INFO")?;
+            let length = wire.line().ok()?.strip_prefix('$')?.parse().ok()?;
+            let mut text = Vec::new();
+            wire.exactly(length, &mut text).ok()?;
+            String::from_utf8(text).ok()
+        };
+        let text = read().expect("it answers");
+        let number = |line: &str| {
+            let (name, value) = line.trim().split_once(':')?;
+            Some((name.to_owned(), value.parse::<f64>().ok()?))
+        };
+        text.lines().filter_map(number).collect()
     }
 
     /// How many values it has.

@@ -89,6 +89,7 @@ pub fn boot(workspace: &Workspace, packages: &Path, suite: &str) -> anyhow::Resu
         parameters: "rdinit=/lib/systemd/systemd systemd.show_status=false net.ifnames=0",
         memory: 3072,
         seconds: SECONDS,
+        counts: false,
     };
     let mut said = machine.run(&log)?;
     // Software emulation now and then breaks a kernel, which has nothing to do with the packages.

@@ -141,6 +141,11 @@ fn traditional(pem: &[u8]) -> Option<Traditional<'_>> {
 
 impl Traditional<'_> {
     fn decrypt(&self, passphrase: &[u8]) -> Result<PrivateKeyDer<'static>, Undecipherable> {
+        if sealane_tls::fips::BUILD {
+            return Err(Undecipherable::Unsupported(
+                "a key from a passphrase by MD5, outside the FIPS module".to_owned(),
+            ));
+        }
         let (cipher, length) = match self.cipher {
             "AES-128-CBC" => (&AES_128, 16),
             "AES-192-CBC" => (&AES_192, 24),

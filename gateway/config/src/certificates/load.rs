@@ -5,6 +5,7 @@ use super::CertificateFiles;
 use super::encrypted_key::{self, Undecipherable};
 use super::pkcs12::{self, Unopened};
 use super::token::{KeyPlace, TokenKey};
+use crate::audit;
 use crate::decode::At;
 use crate::diagnostics::Sink;
 use crate::files;
@@ -400,6 +401,10 @@ impl Store {
                 files::readable_by_group(&new)
             ))
         };
+        let what = "the key of a PKCS#12 bundle is derived outside the FIPS module";
+        if audit::outside_module(sink, &file.span, what, &convert().unwrap_or_default()) {
+            return None;
+        }
         let (message, help) = match pkcs12::open(bytes, words) {
             Ok(bundle) => return Some((self.chain(bundle.certificates, &bundle.key), bundle.key)),
             Err(Unopened::Undecipherable(Undecipherable::WrongPassphrase)) => match passphrase {
@@ -658,11 +663,23 @@ pub(crate) fn trust_anchors(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<Certi
 
 /// Revocation lists of a PEM or DER file; at least one.
 pub(crate) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<RevocationLists> {
+    lists_of(sink, file, crl::List::read)
+}
+
+/// The same for the tunnel, which also takes lists of X.509 version 1, as OpenVPN does.
+pub(crate) fn tunnel_revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<RevocationLists> {
+    lists_of(sink, file, crl::List::read_any_version)
+}
+
+/// Reads one list in DER. The error says what is wrong with it, in words.
+type ReadList = fn(&[u8]) -> Result<crl::List, String>;
+
+fn lists_of(sink: &Sink, file: &At<PathBuf>, read: ReadList) -> Option<RevocationLists> {
     let Some(content) = sink.content(&file.value) else {
         return Some(RevocationLists { source: file.value.clone(), ..RevocationLists::default() });
     };
     let bytes = files::bytes_of(sink, "revocation list", file, content)?;
-    match parse_revocation_lists(&file.value, bytes) {
+    match parse_lists(&file.value, bytes, read) {
         Ok(lists) => Some(lists),
         Err(why) => {
             let shown = file.value.display();
@@ -678,6 +695,10 @@ pub(crate) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<Revoca
 
 /// Reads revocation lists in PEM or DER; at least one. The error says what is wrong, in words.
 pub fn parse_revocation_lists(source: &Path, bytes: &[u8]) -> Result<RevocationLists, String> {
+    parse_lists(source, bytes, crl::List::read)
+}
+
+fn parse_lists(source: &Path, bytes: &[u8], read: ReadList) -> Result<RevocationLists, String> {
     let lists = match CertificateRevocationListDer::pem_slice_iter(bytes).collect::<Result<Vec<_>, _>>() {
         Ok(found) if found.is_empty() && looks_like_der(bytes) => {
             vec![CertificateRevocationListDer::from(bytes.to_vec())]
@@ -689,9 +710,9 @@ pub fn parse_revocation_lists(source: &Path, bytes: &[u8]) -> Result<RevocationL
     let mut out = RevocationLists { source: source.to_path_buf(), ..RevocationLists::default() };
     let mut digest = Context::new(&SHA256);
     for list in lists {
-        let read = crl::List::read(&list).map_err(|e| format!("this revocation list cannot be used: {e}"))?;
-        digest.update(&read.digest);
-        out.next_update = [out.next_update, read.next_update].into_iter().flatten().min();
+        let about = read(&list).map_err(|e| format!("this revocation list cannot be used: {e}"))?;
+        digest.update(&about.digest);
+        out.next_update = [out.next_update, about.next_update].into_iter().flatten().min();
         out.lists.push(list);
     }
     out.digest.copy_from_slice(digest.finish().as_ref());

@@ -15,7 +15,6 @@ use crate::redirects as tables;
 use crate::response_rewrites as rewritten;
 use crate::upstream::{Entry, entries, entries_shape};
 use sealane_http::coding::Coding;
-use sealane_proxy::access::HeaderCondition;
 use sealane_proxy::balance::HashKey;
 use sealane_proxy::compression::MediaTypes;
 use sealane_proxy::cors::OriginPattern;
@@ -157,15 +156,15 @@ table! {
     /// Names of client certificates that are refused, even if `allow_certificate` names them.
     deny_certificate: Strings = Strings, example(["cn:mallory"]);
     /// A table of header names and conditions, all of which must hold: `true` (present), `false` (absent), `"text"`,
-    /// `"text*"` (prefix), or a list of texts. If a request has several headers of one name, each of them must satisfy
-    /// the condition. **Every client can send every header**: use this setting only for secret values (the gateway
-    /// compares them in constant time), or behind a proxy that sets the header. See [access
+    /// `"text*"` (prefix), a list of texts, or `{ regex = '…' }`. If a request has several headers of one name, each of
+    /// them must satisfy the condition. **Every client can send every header**: use this setting only for secret values
+    /// (the gateway compares texts in constant time), or behind a proxy that sets the header. See [access
     /// control](page:access-control#by-header).
-    allow_header: Own<Vec<HeaderCondition>> = Own(who::header_conditions, who::header_shape),
+    allow_header: Own<Vec<who::Condition>> = Own(who::header_conditions, who::header_shape),
         example({ X-Edge-Secret = ["k7Qp2mZc9vTt"] }), secret(Values);
     /// A table of header names and conditions, as in `allow_header`: a request for which one of the conditions holds is
     /// refused.
-    deny_header: Own<Vec<HeaderCondition>> = Own(who::header_conditions, who::header_shape),
+    deny_header: Own<Vec<who::Condition>> = Own(who::header_conditions, who::header_shape),
         example({ X-Debug = true }), secret(Values);
 }
 
@@ -316,6 +315,8 @@ table! {
         example("text/html; charset=utf-8");
     /// Also replace responses of servers with these statuses, if the status is 500 or higher.
     upstream: Flag = Flag, default(false);
+    /// The status of the response: with `statuses = [403]` and `status = 404`, a refusal looks like a missing page.
+    status: Count = Count(400..=599), described("the status of the error"), example(404);
 }
 
 table! {

@@ -564,7 +564,7 @@ const INLINE: &[(&str, &[&str])] = &[
             "compression = { encodings = [\"zstd\"], types = [\"text/*\"], min_length = \"1KiB\" }",
             "maintenance = { page = \"p.html\", content_type = \"text/html\", retry_after = \"10m\", allow = [\"10.0.0.0/8\"], allow_file = \"l\" }",
             "allow_header = { X-A = \"a\", X-B = [\"b\"] }",
-            "deny_header = { X-A = \"a\", X-B = [\"b\"] }",
+            "deny_header = { X-A = \"a\", X-B = [\"b\"], X-C = { regex = \"c\" } }",
         ],
     ),
     (

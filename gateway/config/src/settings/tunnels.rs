@@ -8,6 +8,7 @@ use crate::tunnel as read;
 use sealane_ovpn::wrap::Digest;
 use sealane_tunnel::Choice as DataPlane;
 use sealane_tunnel::filter::Destination;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// What `gather` may be: beyond some milliseconds it would be felt.
@@ -201,6 +202,12 @@ table! {
     /// The longest time that a client may stay connected, like `session-timeout` of OpenVPN. After this time, the server tells
     /// the client to connect again (`RESTART`), so that its certificate and password are checked again.
     session_timeout: Time = Time::TIMEOUT, described("none: clients stay connected"), example("24h");
+    /// How many bits of IP packets a client may send through the tunnel per second: `"512kbit/s"`, `"20Mbit/s"`, `"1Gbit/s"`. The
+    /// gateway drops packets above the rate. Each connected client has this rate. Needs the user-space data plane. See
+    /// [rates of clients](page:tunnel#rates-of-clients).
+    upload_rate: Own<NonZeroU64> = Own(read::bandwidth, read::bandwidth_shape), described("no limit"), example("20Mbit/s");
+    /// How many bits of IP packets a client may get through the tunnel per second, as `upload_rate`.
+    download_rate: Own<NonZeroU64> = Own(read::bandwidth, read::bandwidth_shape), described("no limit"), example("50Mbit/s");
     /// A file of `name,address,address6` lines (`ifconfig-pool-persist` of OpenVPN): names get the same addresses
     /// again after a restart. The gateway reads the file at the start. It writes the file after changes, at most every
     /// 10 s, and when it stops.
@@ -214,8 +221,9 @@ table! {
     /// Where packets are handled: in the kernel (`"kernel"`), in user space (`"user"`), or in the kernel if possible (`"auto"`).
     /// The kernel needs Linux' `ovpn` module (6.16 and later). Without the module, the gateway refuses to start with `"kernel"`.
     /// `"auto"` selects user space if `listen` has a TCP address, if a listener has `tunnel = true`, if `client_to_client` is on, if
-    /// there are access lists (`allow`, `deny`), or if the kernel has no `ovpn` module. In the kernel, `epoch` and `mssfix` have no
-    /// effect. See [the tunnel](page:tunnel#kernel-data-plane).
+    /// there are access lists (`allow`, `deny`) or rates (`upload_rate`, `download_rate`), or if the kernel has no `ovpn` module. In
+    /// the kernel, `epoch` and `mssfix` have no effect, and packets between clients (`client_to_client`) pass the system's routing and
+    /// filters. See [the tunnel](page:tunnel#kernel-data-plane).
     data_plane: Choice<DataPlane> = Choice(&[
         ("auto", DataPlane::Auto), ("user", DataPlane::User), ("kernel", DataPlane::Kernel)]), default("auto");
     /// A file of events, one JSON object per line: `connect`, `refused`, `renew`, `move`, `key_exchange_failed`,
@@ -270,6 +278,10 @@ table! {
     /// What this client may not reach: see `deny` of `[[tunnel.group]]`.
     deny: Own<Vec<Destination>> = Own(read::destinations, read::destinations_shape), described("the group's list"),
         example(["10.1.9.0/24 tcp 22"]);
+    /// How many bits per second this client may send, instead of the rate of its group: see `upload_rate` of `[tunnel]`.
+    upload_rate: Own<NonZeroU64> = Own(read::bandwidth, read::bandwidth_shape), described("the group's"), example("20Mbit/s");
+    /// How many bits per second this client may get, instead of the rate of its group.
+    download_rate: Own<NonZeroU64> = Own(read::bandwidth, read::bandwidth_shape), described("the group's"), example("50Mbit/s");
 }
 
 table! {
@@ -310,6 +322,10 @@ table! {
     max_clients: Count = Count(1..=1_000_000), described("no limit"), example(50);
     /// How many clients of this group with the same name may be connected at the same time.
     max_sessions: Count = Count(1..=1_000_000), described("that of `[tunnel]`"), example(2);
+    /// How many bits per second each client of this group may send: see `upload_rate` of `[tunnel]`.
+    upload_rate: Own<NonZeroU64> = Own(read::bandwidth, read::bandwidth_shape), described("that of `[tunnel]`"), example("5Mbit/s");
+    /// How many bits per second each client of this group may get.
+    download_rate: Own<NonZeroU64> = Own(read::bandwidth, read::bandwidth_shape), described("that of `[tunnel]`"), example("10Mbit/s");
 }
 
 table! {

@@ -1,5 +1,6 @@
 //! `[[tunnel.client]]` and `[[tunnel.group]]`: what single clients and groups of clients are given.
 
+use super::bandwidth::rates;
 use super::ldap::{HOW_GROUPS, is_one_of};
 use super::oidc;
 use super::{not_a_network, options, routes};
@@ -7,7 +8,7 @@ use crate::decode::{self, At, Node, Section};
 use crate::diagnostics::Sink;
 use crate::settings::{Own, Setting, Shape, Strings, Text, client as c, group as g, tunnel as s};
 use sealane_tunnel::filter::{Destination, Filter, MAX_RULES};
-use sealane_tunnel::plane::Prefix;
+use sealane_tunnel::plane::{Prefix, Rates};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub struct TunnelClient {
     pub users: Option<Vec<String>>,
     /// What it may reach, instead of its group's list.
     pub filter: Option<Arc<Filter>>,
+    /// How much it may send and receive, instead of its group's rates.
+    pub rates: Rates,
 }
 
 /// What the clients of a group are given.
@@ -56,6 +59,8 @@ pub struct TunnelGroup {
     pub max_clients: Option<usize>,
     /// Connections of a name at a time.
     pub max_sessions: Option<usize>,
+    /// How much each of its clients may send and receive.
+    pub rates: Rates,
 }
 
 /// What decides on a client's group.
@@ -189,6 +194,7 @@ pub(super) fn clients(section: &Section, [network4, network6]: Networks) -> Hash
         settings.disabled = client.or(&c::disabled);
         settings.users = texts(&client, &c::users);
         settings.filter = filter(&client, (&c::allow, &c::deny));
+        settings.rates = rates(&client, &c::upload_rate, &c::download_rate);
         client.finish();
         if let Some(name) = name
             && out.insert(name.value.clone(), settings).is_some()
@@ -221,6 +227,7 @@ pub(super) fn read(
             filter: filter(&section, (&g::allow, &g::deny)),
             max_clients: section.optional(&g::max_clients).map(|n| n as usize),
             max_sessions: section.optional(&g::max_sessions).map(|n| n as usize),
+            rates: rates(&section, &g::upload_rate, &g::download_rate),
             ..TunnelGroup::default()
         };
         if let Some(span) = section.key_span("ldap_groups").filter(|_| !finds_groups) {

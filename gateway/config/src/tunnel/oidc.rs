@@ -68,6 +68,28 @@ impl std::fmt::Debug for Oidc {
 }
 
 impl Oidc {
+    /// Settings for the tests of this crate and of those that use it.
+    #[doc(hidden)]
+    pub fn example() -> Self {
+        Self {
+            issuer: "https://id.example".to_owned(),
+            roots: Vec::new(),
+            client_id: "vpn".to_owned(),
+            client_secret: None,
+            redirect_uri: "https://vpn.example/login".to_owned(),
+            redirect_path: "/login".to_owned(),
+            socket: "/run/login.sock".into(),
+            owner: None,
+            scopes: vec!["openid".to_owned()],
+            username_claim: "sub".to_owned(),
+            groups_claim: None,
+            allowed_groups: Vec::new(),
+            allowed_email_domains: Vec::new(),
+            timeout: Duration::from_secs(120),
+            place: Place::default(),
+        }
+    }
+
     /// Whether somebody in these groups may connect.
     pub fn allows(&self, groups: &[String]) -> bool {
         self.allowed_groups.is_empty() || self.allowed_groups.iter().any(|name| is_one_of(name, groups))
@@ -300,23 +322,7 @@ mod tests {
     use super::*;
 
     fn oidc() -> Oidc {
-        Oidc {
-            issuer: "https://id.example".to_owned(),
-            roots: Vec::new(),
-            client_id: "vpn".to_owned(),
-            client_secret: Some(Zeroizing::new("word".to_owned())),
-            redirect_uri: "https://vpn.example/login".to_owned(),
-            redirect_path: "/login".to_owned(),
-            socket: "/run/login.sock".into(),
-            owner: None,
-            scopes: vec!["openid".to_owned()],
-            username_claim: "sub".to_owned(),
-            groups_claim: None,
-            allowed_groups: Vec::new(),
-            allowed_email_domains: Vec::new(),
-            timeout: Duration::from_secs(120),
-            place: Place::default(),
-        }
+        Oidc { client_secret: Some(Zeroizing::new("word".to_owned())), ..Oidc::example() }
     }
 
     #[test]

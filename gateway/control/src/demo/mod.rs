@@ -5,6 +5,7 @@ pub mod origin;
 use crate::certificates::devca::{self, DevCa};
 use crate::config::{Answer, CommandLine, HttpsRecord};
 use crate::demo::origin::Origin;
+use crate::fips;
 use crate::resolve;
 use crate::run::sockets;
 use crate::run::{self, Ready};
@@ -32,7 +33,7 @@ pub fn run(port: u16, lanes: Option<usize>) -> Result<()> {
         early_data: Some("16KiB".to_owned()),
         preset: None,
         syn_tls: None,
-        http3: true,
+        http3: !fips::BUILD,
     })?;
     let lanes = config.lanes;
     run::serve_with(config, |ready| {
@@ -49,6 +50,15 @@ fn welcome(files: &DevCa, ready: &Ready, origin: SocketAddr, lanes: usize, taken
         let _ = writeln!(out, "Port {taken} is in use; the demo uses {port}.");
     }
     let plural = if lanes == 1 { "" } else { "s" };
+    let record = HttpsRecord::of_all_versions("localhost", port);
+    let http3 = if fips::BUILD {
+        String::new()
+    } else {
+        format!(
+            "  HTTP/3           curl --cacert {ca} --http3-only -v https://localhost:{port}/   (needs a curl with HTTP/3)\n                   \
+             a name in DNS would have a record like this: {record}\n"
+        )
+    };
     let _ = write!(
         out,
         "\
@@ -59,9 +69,7 @@ Sealane serves https://localhost:{port} on {lanes} lane{plural}, in front of a s
 To try
   a request        curl --cacert {ca} https://localhost:{port}/
   HTTP/2           curl --cacert {ca} --http2 -v https://localhost:{port}/
-  HTTP/3           curl --cacert {ca} --http3-only -v https://localhost:{port}/   (needs a curl with HTTP/3)
-                   a name in DNS would have a record like this: {record}
-  TLS 1.2          curl --cacert {ca} --tls-max 1.2 -v https://localhost:{port}/
+{http3}  TLS 1.2          curl --cacert {ca} --tls-max 1.2 -v https://localhost:{port}/
   TLS 1.3          curl --cacert {ca} --tlsv1.3 -v https://localhost:{port}/
   keep-alive       curl --cacert {ca} https://localhost:{port}/bytes/100 https://localhost:{port}/delay/200
   an upload        head -c 1000000 /dev/zero | curl --cacert {ca} --data-binary @- https://localhost:{port}/echo | wc -c
@@ -72,7 +80,6 @@ To try
                    (a session can be used for one early request; for the next, get a new session with -sess_out)
 ",
         files.trust_help(),
-        record = HttpsRecord::of_all_versions("localhost", port),
     );
     let _ = writeln!(
         out,

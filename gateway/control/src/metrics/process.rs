@@ -1,6 +1,7 @@
 //! What the kernel says of this process, read from `/proc` when somebody asks. Names as in Prometheus' own libraries, which
 //! dashboards for any program know.
 
+use crate::fips;
 use crate::metrics::prometheus::Writer;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
@@ -12,6 +13,9 @@ use std::path::Path;
 pub fn render(out: &mut Writer) {
     let help = "The version of the program that runs; the value is always 1.";
     out.gauge("sealane_build_info", help).sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    let help = "1 if the program was built with AWS-LC's FIPS module and the module is in force, else 0.";
+    let in_force = fips::BUILD && fips::check().is_ok();
+    out.gauge("sealane_fips_mode", help).sample(&[], u64::from(in_force));
     let lanes = lane_cpu();
     let mut family = out.counter("sealane_lane_cpu_seconds_total", "CPU time of a lane's thread.");
     for (lane, seconds) in &lanes {

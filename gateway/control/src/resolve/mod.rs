@@ -413,7 +413,7 @@ pub async fn read_again(all: Vec<FileSet>) -> Vec<Reread> {
                 Reread::RevocationLists(file, read)
             }
             FileSet::TunnelLists(file) => {
-                let read = config::read_revocation_lists_again(&file, &answers);
+                let read = config::read_tunnel_lists_again(&file, &answers);
                 Reread::TunnelLists(file, read)
             }
             FileSet::AdminTls(files) => Reread::AdminTls(config::read_admin_tls_again(&files, &answers)),

@@ -76,8 +76,8 @@ impl Lanes {
         let client_requests = Arc::new(ClientCounts::new(count));
         let (ask, asked) = mpsc::channel(passwords::QUEUE);
         let checker = tokio::spawn(passwords::run(asked, mailboxes.clone())).abort_handle();
-        let shelves = sealane_tls::sessions::shelves(count);
-        for (slot, (((_, inbox), log), sessions)) in boxes.into_iter().zip(logs).zip(shelves).enumerate() {
+        let stores = sealane_tls::sessions::stores(count);
+        for (slot, (((_, inbox), log), sessions)) in boxes.into_iter().zip(logs).zip(stores).enumerate() {
             let (queue, told) = sync_channel(log_records::CAPACITY);
             records.push(told);
             let setup = Setup {

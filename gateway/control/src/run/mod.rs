@@ -37,6 +37,7 @@ use crate::certificates::watch::{FileSet, FileWatch};
 use crate::config::{AccessLogTarget, AdminTls, AdminTlsFiles, Config, Mode, Print, TicketKeySource};
 use crate::directory;
 use crate::dns;
+use crate::fips;
 use crate::fleet::Fleet;
 use crate::health::LiveUpstreams;
 use crate::log;
@@ -110,6 +111,12 @@ pub fn serve(config: Config) -> Result<()> {
 /// Serves until told to stop; `ready` is called once everything is listened on.
 pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
     log::start(config.log);
+    if let Some(module) = fips::module() {
+        if let Err(why) = fips::check() {
+            bail!("the FIPS module {module} is not in force: {why}");
+        }
+        log::info!("cryptography by the FIPS module {module}");
+    }
     let program = Program::this()?;
     let inherited_state = handover::receive()?;
     if let Some(warning) = few_open_files(sockets::raise_open_files()) {

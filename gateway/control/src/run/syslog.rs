@@ -6,8 +6,8 @@
 
 use crate::config::{Syslog, SyslogTls};
 use crate::log::Time;
-use rustls::{ClientConfig, ClientConnection, RootCertStore};
-use sealane_tls::connection_error_in_words;
+use rustls::{ClientConfig, ClientConnection};
+use sealane_tls::{connection_error_in_words, control_client, root_store};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
@@ -135,14 +135,6 @@ impl Drop for TlsStream {
     }
 }
 
-fn tls_config(server: &SyslogTls) -> Result<Arc<ClientConfig>, rustls::Error> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(server.roots.iter().cloned());
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
-}
-
 /// What became of some lines.
 #[derive(Debug, Default)]
 pub struct Sent {
@@ -161,7 +153,7 @@ impl Sender {
         let host = if host.is_empty() { "-" } else { &host };
         let names = format!(" {host} sealane {} access - ", std::process::id());
         let tls = match &server {
-            Syslog::Tls(server) => tls_config(server).ok(),
+            Syslog::Tls(server) => Some(Arc::new(control_client(root_store(&server.roots)))),
             _ => None,
         };
         Self { server, tls, names, connection: None, retry_at: None, message: Vec::new() }

@@ -297,6 +297,51 @@ fn one_server_is_known_by_each_of_its_spellings() {
     }
 }
 
+/// A rule about client certificates is for clients that are asked for one, under some name of its own host.
+#[test]
+fn a_rule_about_certificates_needs_clients_that_are_asked() {
+    let warned = |text: &str| {
+        let (_, warnings) = folder().load(text).unwrap_or_else(|e| panic!("{e}\n--- in\n{text}"));
+        let found = warnings.into_iter().filter(|w| w.message.contains("no listener asks for client certificates"));
+        found.map(|w| w.message).collect::<Vec<_>>()
+    };
+    let asked = |names: &str| format!("client_auth = {{ mode = \"optional\", ca = \"certs/ca.pem\"{names} }}");
+    let route = |key: &str| format!("[[host.route]]\npath = \"/a\"\nrespond = {{}}\n{key} = \"cn:alice\"");
+    let some = tls(443, &asked(", for = [\"a.example\"]"));
+    let allow = route("allow_certificate");
+    for (text, wanted) in [
+        (some.clone() + &host("\"a.example\"", &allow), false),
+        (some.clone() + &host("[\"a.example\", \"public.example\"]", &allow), false),
+        // One of the names that this host gets.
+        (some.clone() + &host("\"*\"", &allow), false),
+        (tls(443, &asked("")) + &plain(80) + &host("\"public.example\"", &allow), false),
+        // Clients are asked under another name, or by another listener.
+        (some.clone() + &host("\"public.example\"", &allow), true),
+        (some.clone() + &host("\"*\"", &allow) + &host("\"a.example\"", ""), true),
+        (
+            some.clone() + &tls(444, "") + &host("\"a.example\"", &format!("listeners = [\"127.0.0.1:444\"]\n{allow}")),
+            true,
+        ),
+        (some.clone() + &host("\"public.example\"", "allow_certificate = \"any\""), true),
+    ] {
+        let found = warned(&text);
+        assert_eq!(found.len(), usize::from(wanted), "{found:?}\n--- in\n{text}");
+        assert!(found.iter().all(|told| told.starts_with("\"allow_certificate\" refuses every client: ")), "{found:?}");
+    }
+    let found = warned(&(some + &host("\"public.example\"", &route("deny_certificate"))));
+    assert_eq!(
+        found,
+        [
+            "\"deny_certificate\" refuses no client: no listener asks for client certificates under the names of the host \
+             \"public.example\""
+        ]
+    );
+    refused(
+        &(tls(443, "") + &host("\"a.example\"", &route("deny_certificate"))),
+        "\"deny_certificate\" refuses no client: no listener asks for client certificates",
+    );
+}
+
 #[test]
 fn one_label_is_warned_of_where_it_makes_a_difference() {
     let warned = |text: &str| {

@@ -147,14 +147,29 @@ fn page(status: u16, line: &Line, files: &Files, out: &mut Output, report: &mut 
     let name = out.file(&format!("error-{status}"), ending, reply.body);
     let mut says = format!(
         "error_page, with the file {name} beside the result: Sealane sends this page for errors of the gateway \
-         itself, not for http-request deny and return. If a server cannot be reached, the status is 502"
+         itself, not for http-request deny and return"
     );
+    if status == 503 {
+        says += "; also for 502 (a server cannot be reached) and 504 (connecting takes too long) without a page of their own: HAProxy \
+                 responds with 503 to both";
+    }
     if !reply.others.is_empty() {
         says += &format!("; these headers are left out: {}", reply.others.join(", "));
     }
     report.differs(line.id, says);
     let content_type = Some(kind.to_owned());
-    Ok(ErrorPage { statuses: vec![status], file: name, content_type, upstream: false, origin: line.place.clone() })
+    let origin = line.place.clone();
+    Ok(ErrorPage { statuses: vec![status], file: name, content_type, upstream: false, status: None, origin })
+}
+
+/// Where HAProxy responds with 503 because no connection to a server can be made, Sealane responds with 502 or 504. These have the page
+/// for 503 if they have none of their own.
+pub(super) fn complete(pages: &mut BTreeMap<u16, ErrorPage>) {
+    let missing: Vec<u16> = [502, 504].into_iter().filter(|status| !pages.contains_key(status)).collect();
+    if let Some(page) = pages.get_mut(&503) {
+        page.statuses.extend(missing);
+        page.statuses.sort_unstable();
+    }
 }
 
 #[cfg(test)]

@@ -86,6 +86,9 @@ pub(super) fn all(
             shared.rules.insert(name, found);
         }
     }
+    for proxy in proxies.iter().filter(|p| p.section.kind != "frontend") {
+        servers::track(proxy, &mut shared.groups, report);
+    }
     let mut budget = Budget::default();
     let mut served = BTreeSet::new();
     for (proxy, acls) in proxies.iter().zip(&acls).filter(|(p, _)| p.section.kind != "backend") {
@@ -263,6 +266,7 @@ impl Shared<'_> {
         let of = |id: &Id| self.pages.get(id).cloned().unwrap_or_default();
         let mut all = of(&frontend);
         all.extend(self.sections.get(backend).map(of).unwrap_or_default());
+        errors::complete(&mut all);
         all.into_values().collect()
     }
 
@@ -313,6 +317,13 @@ fn frontend<'l>(
     }
     if let Some(l) = proxy.last(&["mode"]) {
         report.same(l.id, "mode");
+    }
+    if let Some(l) = servers::closing(proxy).filter(|l| !tcp && !report.is_known(l.id)) {
+        report.differs(
+            l.id,
+            "Sealane keeps idle connections to servers: write keepalive = 0 in the [[upstream]] tables of this frontend if the servers must not \
+             have them",
+        );
     }
     let trusted = trusted(proxy, report);
     let context = Context { defaults, reader, base, tcp, trusted: &trusted };
@@ -526,10 +537,12 @@ fn frontend<'l>(
             lost.is_left(name, &routes);
             if let Some(l) = monitor {
                 let body = "<html><body><h1>200 OK</h1>\nService ready.\n</body></html>\n".to_owned();
-                let ok = Action::respond(200, body, Some("text/html".to_owned()));
+                let (content_type, headers) =
+                    (Some("text/html".to_owned()), vec![("Cache-Control".into(), "no-cache".into())]);
+                let ok = Action::Respond { status: 200, body, file: None, content_type, headers };
                 routes.retain(|r| r.path != Path::Exact(l.word(1).to_owned()));
                 if l.word(1).starts_with('/') {
-                    routes.push(Route::new(Path::Exact(l.word(1).to_owned()), ok, &l.place));
+                    routes.push(Route::new(Path::Exact(l.word(1).to_owned()), ok, &l.place).settled());
                     report.same(l.id, "respond with 200");
                 }
             }

@@ -800,7 +800,8 @@ fn redirect(words: &[String]) -> What {
 const ALWAYS: &str = "always sent; the gateway removes values from clients that are not in trusted_proxies";
 
 const CORS: &str = "for pages of other origins, write cors = { origins = [\"https://app.example.com\"], … } in the [[host]] or the route: the gateway \
-     then compares Origin, answers preflights, and sends the Access-Control-* headers";
+     then compares Origin, answers preflights, and sends the Access-Control-* headers. An OPTIONS request without \
+     Access-Control-Request-Method is no preflight: it goes to the server";
 
 /// The settings that do what a header of responses is meant for.
 pub(super) fn advice(header: &str) -> Option<&'static str> {

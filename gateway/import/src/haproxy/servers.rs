@@ -8,6 +8,7 @@ use crate::output::{Settings, Upstream, quoted};
 use crate::report::{Place, Report};
 use crate::servers::{self, Scheme, Server};
 use crate::units::{haproxy_time, microseconds};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Writes the upstream of a backend; `None` where there is no server that can be written.
@@ -107,6 +108,18 @@ pub(super) fn upstream(
         }
     }
     balance(proxy, tcp, &mut up, report);
+    if let Some(l) = closing(proxy).filter(|_| !tcp) {
+        match up.settings.has("http") {
+            true => report.differs(l.id, "connections over HTTP/2 stay open"),
+            false => {
+                // With the PROXY protocol, it is always so.
+                if !up.settings.has("proxy_protocol") {
+                    up.settings.set("keepalive", "0", &l.place);
+                }
+                report.same(l.id, "keepalive = 0: connections of clients stay open all the same");
+            }
+        }
+    }
     timeouts(proxy, tcp, &mut up, &mut health, report);
     checks(proxy, tcp, &mut health, report);
     if let Some(place) = checked {
@@ -135,6 +148,90 @@ pub(super) fn upstream(
         );
     }
     Some(up)
+}
+
+/// Options that select when connections are closed; the last one counts.
+const CLOSING: &[&str] = &["http-keep-alive", "http-server-close", "httpclose", "forceclose", "http-tunnel"];
+
+/// The option because of which HAProxy closes connections to servers after each response.
+pub(super) fn closing<'s>(proxy: &Proxy<'s>) -> Option<&'s Line> {
+    let mut found: Option<&'s Line> = None;
+    for l in proxy.all() {
+        match (l.word(0), l.word(1), l.word(2)) {
+            ("option", name, _) if CLOSING.contains(&name) => found = Some(l),
+            ("no", "option", name) if found.is_some_and(|there| there.word(1) == name) => found = None,
+            _ => {}
+        }
+    }
+    found.filter(|l| !matches!(l.word(1), "http-keep-alive" | "http-tunnel"))
+}
+
+/// Gives an upstream the health checks of the servers that its own ones track (`track BACKEND/SERVER`), if each is at the same address,
+/// perhaps with another port.
+pub(super) fn track(proxy: &Proxy, groups: &mut BTreeMap<String, Option<Upstream>>, report: &mut Report) {
+    let option = |words: &[String]| words.windows(2).find(|w| w[0] == "track").map(|w| w[1].clone());
+    let default = proxy.all().filter(|l| l.word(0) == "default-server").filter_map(|l| option(l.from(1))).last();
+    let of = |l: &Line| option(l.from(3)).or_else(|| default.clone());
+    let servers = proxy.own().filter(|l| l.word(0) == "server");
+    let lines: Vec<(&Line, String)> = servers.filter_map(|l| Some((l, of(l)?))).collect();
+    let Some((first, named)) = lines.first() else { return };
+    // Of the section itself without a name.
+    let target = |named: &str| named.split_once('/').map(|(backend, _)| backend.to_owned());
+    let Some(from) = target(named).filter(|from| *from != proxy.section.name) else {
+        for (l, _) in &lines {
+            report.differs(l.id, "track: if the upstream has health checks, each of its servers is checked");
+        }
+        return;
+    };
+    let found = groups.get(&from).and_then(Option::as_ref).and_then(|tracked| {
+        let health = tracked.health.clone()?;
+        let own = groups.get(&proxy.section.name)?.as_ref().filter(|own| own.health.is_none())?;
+        let port = |up: &Upstream| -> Option<(BTreeSet<String>, u16)> {
+            let all: Vec<(String, u16)> =
+                up.servers.iter().map(|(server, _)| host_of(server)).collect::<Option<_>>()?;
+            let port = all.first()?.1;
+            all.iter().all(|(_, p)| *p == port).then(|| (all.into_iter().map(|(host, _)| host).collect(), port))
+        };
+        let ((there, checked), (here, used)) = (port(tracked)?, port(own)?);
+        let is_alike = lines.iter().all(|(_, named)| target(named).as_ref() == Some(&from))
+            && lines.len() == own.servers.len()
+            && here.is_subset(&there)
+            && own.tls.same() == tracked.tls.same()
+            && own.settings.value("http") == tracked.settings.value("http");
+        is_alike.then_some((health, checked, used))
+    });
+    let Some((mut health, checked, used)) = found else {
+        for (l, named) in &lines {
+            let from = target(named).unwrap_or_else(|| proxy.section.name.clone());
+            report.differs(
+                l.id,
+                format!(
+                    "track: this upstream has no health checks of its own: copy the [upstream.health] of the upstream {from} into \
+                     it. Without checks, only failures of requests are observed (eject_after)"
+                ),
+            );
+        }
+        return;
+    };
+    if checked != used && !health.has("port") {
+        health.set("port", checked.to_string(), &first.place);
+    }
+    if let Some(Some(own)) = groups.get_mut(&proxy.section.name) {
+        own.health = Some(health);
+    }
+    for (l, _) in &lines {
+        report.differs(
+            l.id,
+            format!("track: this upstream has the health checks of {from}, and checks its servers itself"),
+        );
+    }
+}
+
+/// Scheme and host of a server of an upstream, as written there, and its port.
+fn host_of(server: &str) -> Option<(String, u16)> {
+    let url = server.strip_prefix("{ url = ").unwrap_or(server).split('"').nth(1)?;
+    let (host, port) = url.rsplit_once(':')?;
+    Some((host.to_owned(), port.parse().ok()?))
 }
 
 /// What `retry-on` calls a response after which a request is sent again.
@@ -305,18 +402,8 @@ fn server(
             "resolvers" | "resolve-prefer" | "resolve-net" | "resolve-opts" | "init-addr" | "id" | "pool-max-conn"
             | "pool-purge-delay" | "pool-low-conn" | "minconn" | "observe" | "error-limit" | "on-error"
             | "on-marked-down" | "on-marked-up" | "track" | "tcp-ut" | "hash-key" | "max-reuse" => {
-                if let ("track", Some((tracked, _))) = (option, value.split_once('/')) {
-                    report.differs(
-                        at.id,
-                        format!(
-                            "track: this upstream has no health checks of its own: copy the [upstream.health] of the upstream {tracked} into \
-                             it. Without checks, only failures of requests are observed (eject_after)"
-                        ),
-                    );
-                } else if matches!(
-                    option,
-                    "observe" | "error-limit" | "on-error" | "minconn" | "track" | "on-marked-down"
-                ) {
+                // For `track`, see there.
+                if matches!(option, "observe" | "error-limit" | "on-error" | "minconn" | "on-marked-down") {
                     report.differs(at.id, format!("{option}: failures of requests are always observed (eject_after)"));
                 }
             }
@@ -413,12 +500,29 @@ fn balance(proxy: &Proxy, tcp: bool, up: &mut Upstream, report: &mut Report) {
         report.same(l.id, "always consistent");
     }
     if let Some(l) = proxy.own().filter(|l| l.word(0) == "cookie").last().or(proxy.last(&["cookie"])) {
-        match is_name(l.word(1)) && !tcp && l.words.iter().any(|w| w == "insert") {
-            true => {
+        let has = |mode: &str| l.words.iter().any(|w| w == mode);
+        match is_name(l.word(1)) && !tcp {
+            true if has("insert") => {
                 up.settings.set("sticky", quoted(l.word(1)), &l.place);
                 cookie(l, report);
             }
-            false => report.missing(l.id, "sticky always inserts a cookie of its own, as HAProxy does with \"insert\""),
+            true if has("prefix") => {
+                up.settings.set("sticky", quoted(&format!("{}-server", l.word(1))), &l.place);
+                report.differs(
+                    l.id,
+                    format!(
+                        "sticky: a cookie {0}-server of Sealane keeps a client with its server, and {0} of the server stays as it is. At the \
+                         switch, clients still send {0} with HAProxy's prefix (\"SERVER~\"), which Sealane passes on: servers do not know \
+                         these sessions, so users have to log in again. Switch when few users are logged in",
+                        l.word(1)
+                    ),
+                );
+            }
+            _ => report.missing(
+                l.id,
+                "sticky always inserts a cookie of its own, as HAProxy does with \"insert\": write sticky with another name than that of the \
+                 server's cookie",
+            ),
         }
     }
 }

@@ -66,7 +66,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
         "http-request",
         Translated(
             "`redirect`, `respond`, `request_headers`, `rewrite_prefix`, `rewrite`, `rate_limit`, `max_body_size`, `basic_auth`, `allow`, \
-             `deny`, `allow_certificate`; variables are replaced by their samples",
+             `deny`, `allow_certificate`, `deny_header`; variables are replaced by their samples",
         ),
     ),
     ("http-response", Translated("`response_headers`, `hsts`")),
@@ -97,7 +97,10 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("balance", Translated("`balance`, `hash_by`")),
     ("hash-type", NotNeeded("hashing is always consistent")),
     ("hash-balance-factor", NotNeeded("limit servers with max_connections")),
-    ("cookie", Translated("`sticky`, for `insert`; the report names the options that have no counterpart")),
+    (
+        "cookie",
+        Translated("`sticky`, for `insert` and `prefix`; the report names the options that have no counterpart"),
+    ),
     ("dynamic-cookie-key", NotNeeded("the cookie's value is a digest of the server's name")),
     ("option httpchk", Translated("`[upstream.health]`")),
     ("http-check", Translated("`[upstream.health]` `path`, `host`, `status`")),
@@ -170,23 +173,13 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("option logasap", NotNeeded("a request is logged when it has ended")),
     ("option socket-stats", NotNeeded(STATS)),
     ("option contstats", NotNeeded(STATS)),
-    ("option http-server-close", NotNeeded("connections of clients and servers are kept for the next request")),
+    ("option http-server-close", Translated("`keepalive = 0`")),
     (
         "option http-keep-alive",
         NotNeeded("the default: connections of clients and servers are kept for the next request"),
     ),
-    (
-        "option httpclose",
-        NotNeeded(
-            "requests get the same responses on a connection that stays open; keepalive_timeout closes idle connections",
-        ),
-    ),
-    (
-        "option forceclose",
-        NotNeeded(
-            "requests get the same responses on a connection that stays open; keepalive_timeout closes idle connections",
-        ),
-    ),
+    ("option httpclose", Translated("`keepalive = 0`; connections of clients stay open")),
+    ("option forceclose", Translated("`keepalive = 0`; connections of clients stay open")),
     (
         "option prefer-last-server",
         NotNeeded("the balancing algorithm decides for each request; sticky keeps a client with a server"),

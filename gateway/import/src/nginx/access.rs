@@ -1,13 +1,14 @@
 //! Who may connect, and how often: `allow`, `deny`, `auth_…`, `limit_req`, `limit_conn`.
 
 use super::auth;
+use super::geo;
 use super::http::{everywhere, in_effect};
 use super::locations::Site;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 use super::table::REFERERS;
 use crate::addresses::{Access, AddressSet, Clients, Unsayable};
-use crate::output::{BasicAuth, ForwardAuth, Settings, quoted};
+use crate::output::{BasicAuth, ForwardAuth, Settings, list, quoted};
 use crate::report::Place;
 
 /// Directives that check who a client is, and what to do about each.
@@ -154,6 +155,8 @@ pub(super) fn access<'d>(import: &mut Import<'d>, scope: &Scope<'d>, site: Optio
     let mut out = Checks::default();
     let list = scope.all(&["allow", "deny"]);
     let mut guards = guards(scope);
+    // A condition refuses what these do not allow.
+    guards.retain(|(d, _)| !import.referers.contains(&d.id));
     for (name, _) in GUARDS {
         if let Some(d) = scope.last(name).filter(|d| d.word(1) == Some("off")) {
             import.same(d, "off");
@@ -302,7 +305,7 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
             continue;
         };
         match d.arguments().contains(&"nodelay") {
-            true => import.differs(
+            true => import.differs_a_little(
                 d,
                 "rate_limit: above the rate, clients get 429 with Retry-After (NGINX: limit_req_status). A new \
                  client can use the whole burst once in each lane, before the lanes share their counts",
@@ -314,7 +317,7 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
             ),
         }
         if let [common, .., own] = names.as_slice() {
-            import.differs(
+            import.differs_a_little(
                 d,
                 format!(
                     "in NGINX, all limit_req of a zone share one count. In Sealane, each burst has its own [[rate_limit]], so these \
@@ -338,7 +341,7 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
     if let Some((d, value)) = scope.value("limit_req_status") {
         match value {
             "429" => import.same(d, "429"),
-            _ => import.differs(d, "the status is 429"),
+            _ => import.differs_a_little(d, "the status is 429"),
         }
     }
     out
@@ -352,7 +355,7 @@ fn rate_limit<'d>(
     burst: u32,
     used: &Directive,
 ) -> Option<String> {
-    let key = counted_by(import, d.word(1)?)?;
+    let Counted { key, exempt } = counted_by(import, d.word(1)?)?;
     let rate = d.arguments().into_iter().find_map(|a| a.strip_prefix("rate="))?;
     let (count, per) =
         rate.split_once("r/").filter(|(n, p)| n.parse::<u32>().is_ok_and(|n| n > 0) && matches!(*p, "s" | "m"))?;
@@ -364,8 +367,13 @@ fn rate_limit<'d>(
     if key == "address" {
         settings.set("ipv6_prefix", "128", &d.place);
     }
+    if let Some((blocks, place)) = &exempt {
+        settings.set("exempt", list(blocks), place);
+    }
     match key.as_str() {
-        "sni" => import.differs(d, "rate_limit: counted by the name in the handshake (the host over plain HTTP)"),
+        "sni" => {
+            import.differs_a_little(d, "rate_limit: counted by the name in the handshake (the host over plain HTTP)")
+        }
         _ => import.same(d, "[[rate_limit]]"),
     }
     for n in 1.. {
@@ -373,14 +381,19 @@ fn rate_limit<'d>(
         let mut named = Settings::default();
         named.set("name", quoted(&name), &d.place);
         let taken = import.out.rate_limits.iter().find(|l| l.value("name") == named.value("name"));
-        let like = |l: &Settings| ["rate", "burst", "key"].iter().all(|k| l.value(k) == settings.value(k));
+        let like = |l: &Settings| ["rate", "burst", "key", "exempt"].iter().all(|k| l.value(k) == settings.value(k));
         match taken {
             Some(l) if like(l) => return Some(name),
             Some(_) => {}
             None => {
-                for k in ["rate", "burst", "key", "ipv6_prefix"] {
+                for k in ["rate", "burst", "key", "ipv6_prefix", "exempt"] {
                     if let Some(v) = settings.value(k) {
-                        named.set(k, v, if k == "burst" { &used.place } else { &d.place });
+                        let place = match (k, &exempt) {
+                            ("burst", _) => &used.place,
+                            ("exempt", Some((_, place))) => place,
+                            _ => &d.place,
+                        };
+                        named.set(k, v, place);
                     }
                 }
                 import.out.rate_limits.push(named);
@@ -391,42 +404,69 @@ fn rate_limit<'d>(
     None
 }
 
-/// What a zone counts requests by, as the `key` of a limit.
-fn counted_by(import: &mut Import, word: &str) -> Option<String> {
+/// Clients that are not counted, and the line that says so.
+type Exempt = Option<(Vec<String>, Place)>;
+
+/// What a zone counts.
+struct Counted {
+    /// The `key` of a limit.
+    key: String,
+    exempt: Exempt,
+}
+
+/// What a zone counts requests by.
+fn counted_by(import: &mut Import, word: &str) -> Option<Counted> {
     let word = super::conditions::without_braces(word);
-    Some(match word.as_str() {
+    let mut exempt = None;
+    let key = match word.as_str() {
         "$binary_remote_addr" | "$remote_addr" => "address".to_owned(),
         "$server_name" | "$host" | "$http_host" | "$ssl_server_name" => "sni".to_owned(),
         other => match exempting(import, other.strip_prefix('$')?) {
-            true => "address".to_owned(),
-            false => {
+            Some(found) => {
+                exempt = found;
+                "address".to_owned()
+            }
+            None => {
                 // Only a header: with another variable behind it, the limit would count by a header that no request has.
                 let name = super::conditions::header_of(other)?;
                 // Requests without the header are not counted.
                 (!crate::values::is_claim(&name)).then(|| format!("header:{name}"))?
             }
         },
-    })
+    };
+    Some(Counted { key, exempt })
 }
 
-/// Whether a variable is a `map` to the client's address, or to nothing for those who are not limited. Here they are limited, too.
-fn exempting(import: &mut Import, variable: &str) -> bool {
-    let Some(map) = import.maps.get(variable).copied() else { return false };
+/// If a variable is a `map` to the client's address, or to nothing for those who are not limited: who these are. Where that is not known,
+/// they are limited, too.
+fn exempting(import: &mut Import, variable: &str) -> Option<Exempt> {
+    let map = import.maps.get(variable).copied()?;
     let value = |e: &Directive| e.word(1).map(|w| w.replace(['{', '}'], "")).unwrap_or_default();
     let is_address = |v: &str| matches!(v, "$binary_remote_addr" | "$remote_addr");
     let entries = || map.inner().iter().filter(|e| e.words.len() == 2);
     let all = entries().all(|e| value(e).is_empty() || is_address(&value(e)));
     if !all || !entries().any(|e| is_address(&value(e))) || entries().count() != map.inner().len() {
-        return false;
+        return None;
+    }
+    let source = map.word(1).map(super::conditions::without_braces).unwrap_or_default();
+    let geo = import.geos.get(source.strip_prefix('$').unwrap_or_default()).copied();
+    let known = import.exempt.get(&map.id).cloned();
+    let found = known.unwrap_or_else(|| geo::without_value(import, map).and_then(|set| set.blocks()));
+    import.exempt.insert(map.id, found.clone());
+    if let Some(blocks) = found {
+        import.same(map, "exempt");
+        if let Some(geo) = geo {
+            import.same(geo, "exempt");
+        }
+        return Some((!blocks.is_empty()).then(|| (blocks, map.place.clone())));
     }
     let says = "the limit applies to all clients, also to clients that are exempt in NGINX: write their addresses in exempt of the \
                 [[rate_limit]] or [[concurrency_limit]]";
     import.differs(map, says);
-    let source = map.word(1).and_then(|w| w.strip_prefix('$')).unwrap_or("");
-    if let Some(geo) = import.geos.get(source).copied() {
+    if let Some(geo) = geo {
         import.differs(geo, says);
     }
-    true
+    Some(None)
 }
 
 /// Notes which numbers the `limit_conn`s of each zone have, the largest first.
@@ -471,9 +511,9 @@ pub(super) fn concurrency_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>)
             );
             continue;
         };
-        import.differs(d, "concurrency_limit: further requests get 429 (NGINX: limit_conn_status)");
+        import.differs_a_little(d, "concurrency_limit: further requests get 429 (NGINX: limit_conn_status)");
         if let [common, .., own] = names.as_slice() {
-            import.differs(
+            import.differs_a_little(
                 d,
                 format!(
                     "in NGINX, all limit_conn of a zone share one count. In Sealane, each number has its own [[concurrency_limit]], so \
@@ -501,11 +541,10 @@ fn concurrency_limit<'d>(
     n: u32,
     used: &Directive,
 ) -> Option<String> {
-    let key = counted_by(import, d.word(1)?)?;
+    let Counted { key, exempt } = counted_by(import, d.word(1)?)?;
     match key.as_str() {
-        "sni" => {
-            import.differs(d, "concurrency_limit: counted by the name in the handshake (the host over plain HTTP)")
-        }
+        "sni" => import
+            .differs_a_little(d, "concurrency_limit: counted by the name in the handshake (the host over plain HTTP)"),
         _ => import.same(d, "[[concurrency_limit]]"),
     }
     let name = if at == 0 { zone.to_owned() } else { format!("{zone}-{}", at + 1) };
@@ -517,6 +556,9 @@ fn concurrency_limit<'d>(
         settings.set("key", quoted(&key), &d.place);
         if key == "address" {
             settings.set("ipv6_prefix", "128", &d.place);
+        }
+        if let Some((blocks, place)) = &exempt {
+            settings.set("exempt", list(blocks), place);
         }
         import.out.concurrency_limits.push(settings);
     }
@@ -540,7 +582,7 @@ pub(super) fn other_limits<'d>(import: &mut Import<'d>, block: &'d [Directive]) 
     for d in found {
         match d.word(1) {
             Some("429") => import.same(d, "429"),
-            _ => import.differs(d, "the status is 429"),
+            _ => import.differs_a_little(d, "the status is 429"),
         }
     }
 }

@@ -4,17 +4,22 @@ use super::chosen;
 use super::conditions::{Condition, condition, of_variable, parts};
 use super::geo;
 use super::headers::{self, Changes};
+use super::inner;
 use super::locations::{Location, NewPath, Site, Step, Then, When};
 use super::maps;
 use super::parser::Directive;
+use super::referers;
 use super::responses;
 use super::scope::{Import, Scope};
+use super::table;
 use super::upstreams::{self, Protocol, Target};
 use super::variables::{expand, has_variables, target};
 use crate::output::{Action, Path, Route, list};
 use crate::paths::PathTest;
 use crate::patterns::{self, Expression, capture};
+use crate::report::{MEANWHILE, PLACES};
 use crate::values::{self, COOKIE};
+use crate::{Kind, Outcome};
 
 /// Directives that pass requests on: NGINX redirects `/x` to `/x/` where a location `/x/` has one.
 pub(super) const PASSES: &[&str] =
@@ -157,7 +162,7 @@ pub(super) fn answer<'d>(
     let text = text.map(|t| expand(import, scope, t));
     match (status, text) {
         (444, _) => {
-            import.differs(d, "clients get 404; NGINX closes the connection without a response");
+            import.differs_a_little(d, "clients get 404; NGINX closes the connection without a response");
             Action::status(404)
         }
         (301 | 302 | 303 | 307 | 308, Some(url)) => match target(&mark_groups(&url, groups), name) {
@@ -236,7 +241,7 @@ pub(super) fn unreached<'d>(import: &mut Import<'d>, block: &'d [Directive], las
     let says = format!("not reached: {} ends the rewrite directives of this block", named(last));
     for d in block.iter().skip_while(|d| d.id != last.id).skip(1) {
         if matches!(d.name(), "break" | "if" | "return" | "rewrite" | "set") {
-            import.whole(d, crate::Outcome::Same, &says);
+            import.whole(d, Outcome::Same, &says);
         }
     }
 }
@@ -276,10 +281,6 @@ fn undecided_paths(d: &Directive) -> Option<When> {
         _ => Expression::of(pattern, false).filter(|e| !e.is_of_percent).map(When::Expression),
     }
 }
-
-/// What is said of an undecided directive for which the result has nothing.
-const MEANWHILE: &str = "The routes of the result do not contain this rule. Only its entry in \"undecided\" keeps the gateway from \
-     starting without it: do not remove the entry before you have written a replacement";
 
 /// Why a `rewrite` is undecided whose new paths may get to several locations: with the route that gets to the first of them.
 /// `checks`: what protects these locations.
@@ -409,11 +410,13 @@ pub(super) struct Asked<'a> {
 /// server.
 pub(super) fn if_step<'d>(
     import: &mut Import<'d>,
+    scope: &Scope<'d>,
     d: &'d Directive,
     name: Option<&str>,
     asked: Option<&Asked>,
 ) -> Option<Step<'d>> {
-    let condition = maps::condition(import, d).unwrap_or_else(|| condition(d));
+    let known = maps::condition(import, d).or_else(|| referers::condition(import, scope, d));
+    let condition = known.unwrap_or_else(|| condition(d));
     // Nobody knows which requests the block would answer.
     let is_known = condition != Condition::Unknown || geo::clients(import, d).is_some();
     let decides =
@@ -456,7 +459,7 @@ pub(super) fn if_step<'d>(
         Some(holds) if !import.trusts && (!holds || action.is_refusal()) => {
             import.decide(d, values::claim_decides());
             for inner in d.inner() {
-                import.whole(inner, crate::Outcome::NotTranslated, "see the condition");
+                import.whole(inner, Outcome::NotTranslated, "see the condition");
             }
             return None;
         }
@@ -500,6 +503,10 @@ pub(super) fn if_step<'d>(
             cookies_differ(import, d, &any);
             When::Values(any)
         }
+        (Condition::Except { any, except }, _) => {
+            cookies_differ(import, d, &any);
+            When::Except(any, except)
+        }
         (Condition::OtherValue(name, value), _) if action.is_refusal() && !name.starts_with(COOKIE) => {
             // Of two values, a server may read the other one.
             if !is_allowed(&value) {
@@ -539,7 +546,7 @@ fn is_allowed(value: &str) -> bool {
 
 fn cookies_differ<'d>(import: &mut Import<'d>, d: &'d Directive, any: &[(String, String)]) {
     if any.iter().any(|(name, _)| name.starts_with(COOKIE)) {
-        import.differs(d, COOKIES_DIFFER);
+        import.differs_a_little(d, COOKIES_DIFFER);
     }
 }
 
@@ -577,18 +584,34 @@ fn instead(import: &Import, d: &Directive) -> Option<String> {
                 .to_owned(),
         );
     }
-    if import.geos.contains_key(variable) {
-        return Some(
+    if let Some(geo) = import.geos.get(variable) {
+        return Some(format!(
             "write the addresses of the geo into allow or deny of the host or route, into allow of maintenance, or into exempt of a \
-             [[rate_limit]]"
-                .to_owned(),
-        );
+             [[rate_limit]]{}",
+            geo::shown(geo)
+        ));
     }
-    let name = of_variable(variable).filter(|name| !name.starts_with(COOKIE) && (returns("403") || returns("401")))?;
+    let name = of_variable(variable)?;
+    if let Some(map) = map {
+        // The map names what is refused, and not what may pass.
+        let key = map.inner().iter().map(Directive::name).find(|key| key.starts_with('~'));
+        let known = key
+            .map(maps::expression)
+            .filter(|(text, any_case)| values::matched(&[(text.as_str(), *any_case)]).is_some());
+        let regex = match known {
+            Some((text, true)) => format!("(?i){text}"),
+            Some((text, false)) => text,
+            None => "…".to_owned(),
+        };
+        let (table, name) = name.strip_prefix(COOKIE).map_or(("headers", name.as_str()), |cookie| ("cookies", cookie));
+        return Some(format!(
+            "for each path of this server or location, write a route before its other routes, with {table} = {{ {name} = {{ regex = '{regex}' \
+             }} }} and what the block does (for example, respond = {{ status = 403 }}). A value that the map excepts gets a route before that one"
+        ));
+    }
+    let name = Some(name).filter(|name| !name.starts_with(COOKIE) && (returns("403") || returns("401")))?;
     let texts = match condition.operator.as_str() {
-        "!~" if map.is_none() => {
-            patterns::texts(&condition.value).filter(|all| all.iter().all(|text| is_allowed(text)))
-        }
+        "!~" => patterns::texts(&condition.value).filter(|all| all.iter().all(|text| is_allowed(text))),
         _ => None,
     };
     let texts = texts.filter(|all| all.len() <= MAX_TEXTS).map_or_else(|| "[\"TEXT\", …]".to_owned(), |all| list(&all));
@@ -634,7 +657,7 @@ fn unknown_if<'d>(import: &mut Import<'d>, d: &'d Directive) {
     };
     import.decide(d, format!("{says}{table}. {MEANWHILE}"));
     for inner in d.inner() {
-        import.whole(inner, crate::Outcome::NotTranslated, "see the condition");
+        import.whole(inner, Outcome::NotTranslated, "see the condition");
     }
 }
 
@@ -650,6 +673,9 @@ pub(super) fn content<'d>(
     changes: &mut Changes,
     route: &mut Route,
 ) {
+    if rewritten.is_none() && inner::serves(import, site, l, named) {
+        return inner::pass(import, site, l, named, changes, route);
+    }
     let block = l.directive().inner();
     let passes = |block: &'d [Directive]| block.iter().rfind(|d| d.name() == "proxy_pass" || d.name() == "grpc_pass");
     if let Some(d) = passes(block) {
@@ -671,7 +697,7 @@ pub(super) fn content<'d>(
     if !handled {
         import.missing(l.directive(), "Sealane serves no files: requests get 501; name a server for them");
     } else {
-        import.differs(l.directive(), "requests get 501: see the directives in this location");
+        import.differs(l.directive(), PLACES);
     }
 }
 
@@ -719,7 +745,42 @@ fn pass<'d>(
     headers::request(import, site, scope, if grpc { "grpc_set_header" } else { "proxy_set_header" }, changes);
     route.upgrade = Some(headers::upgrade(import, scope, d));
     let to = Target { protocol: if grpc { Protocol::Grpc } else { Protocol::Http }, tls, authority };
-    route.rewrites = responses::rewrites(import, l, d, &to, uri, changes.host.as_ref());
+    pass_to(import, l, d, path, rewritten, (&to, uri), changes, route);
+    match route.action.passes() {
+        true => route.rewrites = responses::rewrites(import, l, d, &to, uri, changes.host.as_ref()),
+        false => unpassed(import, l, d),
+    }
+}
+
+/// Says of the directives of a location whose requests get 501 that nothing takes the place of those about its server.
+fn unpassed<'d>(import: &mut Import<'d>, l: &Location<'d>, pass: &'d Directive) {
+    let is_of_server = |d: &&Directive| {
+        let is_named = d.name().starts_with("proxy_") || d.name().starts_with("grpc_");
+        is_named && d.id != pass.id && matches!(table::kind(d.name()), Some(Kind::Translated(_)))
+    };
+    // What protects cookies stays a decision.
+    let protects = |d: &&Directive| d.arguments().iter().any(|a| a.contains(';'));
+    let says = format!("see {}", named(pass));
+    for d in l.directive().inner().iter().filter(|d| is_of_server(d) && !protects(d)) {
+        if import.report.worst(d.id).is_none_or(|worst| worst == Outcome::Same) {
+            import.report.replace(d.id, Outcome::NotTranslated, &says);
+        }
+    }
+}
+
+/// Sends the requests of a location to a server, if routes can do what is done with their path.
+#[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
+fn pass_to<'d>(
+    import: &mut Import<'d>,
+    l: &Location<'d>,
+    d: &'d Directive,
+    path: &Path,
+    rewritten: Option<Rewritten<'d>>,
+    (to, uri): (&Target, Option<&str>),
+    changes: &mut Changes,
+    route: &mut Route,
+) {
+    let (scope, authority) = (l.scope(), to.authority);
     if rewritten.is_some() && (uri.is_some() || has_variables(authority)) {
         return import.missing(
             d,
@@ -727,7 +788,7 @@ fn pass<'d>(
         );
     }
     if has_variables(authority) {
-        return chosen::variable(import, scope, d, uri, &to, changes, route);
+        return chosen::variable(import, scope, d, uri, to, changes, route);
     }
     let constant =
         |uri: &str| !has_variables(uri) && !uri.contains(['?', '#']) && uri.bytes().all(|b| b.is_ascii_graphic());
@@ -822,7 +883,7 @@ fn pass<'d>(
             }
         }
     };
-    if let Some(name) = upstreams::upstream(import, scope, d, &to, changes.host.as_ref()) {
+    if let Some(name) = upstreams::upstream(import, scope, d, to, changes.host.as_ref()) {
         import.same(d, format!("upstream \"{name}\""));
         (route.action, route.origin, route.rewrite) = (Action::Upstream(name), d.place.clone(), rewrite);
         route.template = template;

@@ -50,7 +50,7 @@ pub(super) fn basic_auth<'d>(
         Some(why) => import.decide(file, why),
         None => import.same(file, "basic_auth.users"),
     }
-    import.differs(d, "basic_auth: the challenge has charset=\"UTF-8\", too. After 20 wrong passwords from an address, all its logins get 429 for some seconds");
+    import.differs_a_little(d, "basic_auth: the challenge has charset=\"UTF-8\", too. After 20 wrong passwords from an address, all its logins get 429 for some seconds");
     Ok(BasicAuth { users, allowed: None, realm, user_header: None, origin: d.place.clone() })
 }
 
@@ -111,14 +111,14 @@ pub(super) fn forward_auth<'d>(
     if let Some((body, value)) = l.scope().value("proxy_pass_request_body") {
         match value {
             "off" if l.internal().is_none() => {
-                import.differs(
+                import.differs_a_little(
                     body,
                     "the requests to the forward_auth server have no body; requests of clients to this location keep \
                      their body",
                 );
             }
             "off" => import.same(body, "requests to the forward_auth server have no body"),
-            _ => import.differs(body, "requests to the forward_auth server have no body"),
+            _ => import.differs_a_little(body, "requests to the forward_auth server have no body"),
         }
     }
     import.differs(
@@ -176,6 +176,17 @@ fn fields<'d>(
     Ok((host, set))
 }
 
+/// Whether a server is asked about the requests of a scope.
+pub(super) fn asks(scope: &Scope) -> bool {
+    scope.last("auth_request").is_some_and(|d| d.word(1) != Some("off"))
+}
+
+/// Whether the answer of the server that is asked gives a variable its value.
+pub(super) fn sets(scope: &Scope, variable: &str) -> bool {
+    let is = |d: &&Directive| d.word(1).and_then(|v| v.strip_prefix('$')) == Some(variable);
+    asks(scope) && scope.all(&["auth_request_set"]).iter().any(is)
+}
+
 /// The header that a variable of `auth_request_set` is, in the way of variables: `x_user` for `X-User`.
 pub(super) fn answered<'d>(scope: &Scope<'d>, variable: &str) -> Option<(&'d Directive, &'d str)> {
     let sets = scope.all(&["auth_request_set"]);
@@ -194,6 +205,10 @@ fn copied<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec<(String, String
         let Some((set, header)) = variable.strip_prefix('$').and_then(|v| answered(scope, v)) else { continue };
         if !out.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)) {
             import.same(set, "copy_headers");
+            // The answer comes later than the `set` that gives the variable its first value.
+            for first in scope.blocks().flatten().filter(|d| d.name() == "set" && d.word(1) == set.word(1)) {
+                import.same(first, "auth_request_set replaces this value");
+            }
             let same = name.to_ascii_lowercase().replace('-', "_") == header;
             out.push((name.to_owned(), if same { name.to_owned() } else { header_name(header) }));
         }

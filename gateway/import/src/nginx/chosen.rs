@@ -222,7 +222,7 @@ fn by_map<'d>(
         );
     };
     match name.starts_with(COOKIE) {
-        true => import.differs(map, COOKIES_DIFFER),
+        true => import.differs_a_little(map, COOKIES_DIFFER),
         false if values::is_claim(&name) => import.differs(map, values::CLAIM),
         false => import.same(map, "routes with \"headers\""),
     }

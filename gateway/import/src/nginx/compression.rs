@@ -54,7 +54,7 @@ pub(super) fn compression<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Opt
             import.same(d, "");
             continue;
         }
-        import.differs(d, DIFFERS);
+        import.differs_a_little(d, DIFFERS);
         origin.get_or_insert(&d.place);
         encodings.push(module.encoding);
         settings.push(format!("{} = {}", module.level.1, level(import, scope, module)));
@@ -65,7 +65,7 @@ pub(super) fn compression<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Opt
             own.extend(good.into_iter().map(|t| if t == "*" { "*/*" } else { t }.to_owned()));
             match bad.is_empty() {
                 true => import.same(d, "compression.types"),
-                false => import.differs(d, "compression.types: without the types that are never compressed"),
+                false => import.differs_a_little(d, "compression.types: without the types that are never compressed"),
             }
         }
         types.push(own);

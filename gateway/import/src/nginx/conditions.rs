@@ -18,6 +18,11 @@ pub(super) enum Condition {
     Method(Vec<String>, bool),
     /// One of these holds: headers and cookies, by name, and conditions in TOML.
     Values(Vec<(String, String)>),
+    /// One of the first holds, and none of the second.
+    Except {
+        any: Vec<(String, String)>,
+        except: Vec<(String, String)>,
+    },
     /// A header or cookie is not this text.
     OtherValue(String, String),
     /// A header or cookie does not match. `anywhere`: the expression looks at no end of the value.
@@ -39,7 +44,7 @@ impl Condition {
     /// Whether it holds without the header, if it compares one that the gateway takes from trusted proxies only.
     pub fn without_claim(&self) -> Option<bool> {
         match self {
-            Self::Values(any) => any
+            Self::Values(any) | Self::Except { any, .. } => any
                 .iter()
                 .any(|(name, _)| values::is_claim(name))
                 .then(|| any.iter().any(|(_, rule)| values::holds_without(rule))),

@@ -4,6 +4,7 @@ use super::conditions::{Parts, parts};
 use super::parser::Directive;
 use super::scope::Import;
 use crate::addresses::{AddressSet, Clients};
+use crate::output::list;
 
 /// Most entries of a `geo`: each is compared with all that it is a part of.
 const MAX_ENTRIES: usize = 1000;
@@ -34,6 +35,68 @@ pub(super) fn clients<'d>(import: &Import<'d>, d: &Directive) -> Option<(Clients
         return None;
     }
     Some((Clients::of(where_it_is(geo, holds)?), Some(geo)))
+}
+
+/// Most blocks of one value that the report shows, and most values.
+const MAX_SHOWN: usize = 16;
+/// Most entries of a `geo` whose addresses the report shows.
+const MAX_LISTED: usize = 64;
+
+/// The addresses of each value of a `geo` but its default, for the report. What is excepted inside a network is taken out of it.
+pub(super) fn shown(geo: &Directive) -> String {
+    let mut values: Vec<&str> = Vec::new();
+    if geo.inner().len() > MAX_LISTED {
+        return String::new();
+    }
+    let entries = geo.inner().iter().filter(|e| e.words.len() == 2 && e.name() != "default" && e.name() != "include");
+    for value in entries.filter_map(|e| e.word(1)) {
+        if !values.contains(&value) && values.len() < MAX_SHOWN {
+            values.push(value);
+        }
+    }
+    let one = |value: &&str| {
+        let blocks = where_it_is(geo, |v| v == *value)?.blocks()?;
+        (blocks.len() <= MAX_SHOWN).then(|| format!(". With the value {value}: {}", list(&blocks)))
+    };
+    values.iter().filter_map(one).collect()
+}
+
+/// The clients for whom a `map` of a `geo` or of the client's address has no value.
+pub(super) fn without_value(import: &Import, map: &Directive) -> Option<AddressSet> {
+    // Without a default, a map has no value.
+    let mut otherwise = true;
+    let mut texts: Vec<(&str, bool)> = Vec::new();
+    for e in map.inner() {
+        let (key, value) = (e.name(), e.word(1).filter(|_| e.words.len() == 2)?);
+        match key {
+            "default" => otherwise = value.is_empty(),
+            _ if key.starts_with('~') || key == "include" => return None,
+            _ => texts.push((key.strip_prefix('\\').unwrap_or(key), value.is_empty())),
+        }
+    }
+    if texts.len() > MAX_ENTRIES {
+        return None;
+    }
+    let source = map.word(1)?.replace(['{', '}'], "");
+    let variable = source.strip_prefix('$')?;
+    if variable == "remote_addr" {
+        if otherwise {
+            return None;
+        }
+        let exempt = texts.iter().filter(|(_, is_empty)| *is_empty);
+        // The text is compared: another spelling of an address is never equal.
+        return exempt
+            .map(|(text, _)| {
+                let address: std::net::IpAddr = text.parse().ok()?;
+                AddressSet::of(text).filter(|_| address.to_string() == *text)
+            })
+            .collect();
+    }
+    let geo = import.geos.get(variable).copied()?;
+    let is_empty = |v: &str| {
+        texts.iter().find(|(key, _)| key.eq_ignore_ascii_case(v)).map_or(otherwise, |(_, is_empty)| *is_empty)
+    };
+    where_it_is(geo, is_empty)
 }
 
 /// The addresses for which the value of a `geo` passes a test: the longest prefix counts.

@@ -1,6 +1,7 @@
 //! Headers: `proxy_set_header`, `add_header`, `proxy_hide_header`.
 
 use super::auth;
+use super::cors;
 use super::locations::Site;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
@@ -14,6 +15,8 @@ pub(super) struct Changes {
     pub request: Edits,
     pub response: Edits,
     pub hsts: Option<(String, Place)>,
+    /// `cors` in TOML.
+    pub cors: Option<(String, Place)>,
     /// `Host` for the servers.
     pub host: Option<HostHeader>,
     /// The header in which servers get the name of the user.
@@ -126,9 +129,10 @@ pub(super) fn request<'d>(
             },
             "connection" | "upgrade" => import.same(d, "the gateway manages connections and upgrades (WebSocket)"),
             n if FRAMING.contains(&n) => import.same(d, "the gateway frames messages itself"),
-            "x-forwarded-for" | "forwarded" if plain.starts_with('$') => {
-                import.differs(d, if import.trusts { CHAIN } else { SENT })
-            }
+            "x-forwarded-for" | "forwarded" if plain.starts_with('$') => match import.trusts {
+                true => import.differs(d, CHAIN),
+                false => import.differs_a_little(d, SENT),
+            },
             // A trusted proxy may have said something else.
             "x-forwarded-proto" if plain == "$scheme" && import.trusts => {
                 of_parts(import, site, d, name, value, changes)
@@ -212,7 +216,7 @@ fn of_parts<'d>(
     match of_request(value, site.name.as_deref(), site.port) {
         Ok(value) if is_value(&value) => {
             match value.contains("{client_certificate_result}") {
-                true => import.differs(
+                true => import.differs_a_little(
                     d,
                     "request_headers.set: for a request without TLS, $ssl_client_verify is NONE (in NGINX, it is empty)",
                 ),
@@ -273,8 +277,7 @@ fn request_id<'d>(import: &mut Import<'d>, d: &'d Directive, name: &str) {
 
 /// Whether a value is that of a header in the answer of the server that `auth_request` asks.
 fn is_answered(scope: &Scope, value: &str) -> bool {
-    let asks = scope.last("auth_request").is_some_and(|d| d.word(1) != Some("off"));
-    asks && value.strip_prefix('$').and_then(|v| auth::answered(scope, v)).is_some()
+    auth::asks(scope) && value.strip_prefix('$').and_then(|v| auth::answered(scope, v)).is_some()
 }
 
 /// What `Host` says by a value. The outer `None`: there is nothing for it; the inner one: what it says without a setting.
@@ -314,6 +317,12 @@ pub(super) fn host<'d>(
     Some(found)
 }
 
+/// Whether servers cannot name a location by `X-Accel-Redirect`.
+pub(super) fn ignores_accel(scope: &Scope) -> bool {
+    let all = scope.all(&["proxy_ignore_headers"]);
+    all.iter().any(|d| d.arguments().iter().any(|a| a.eq_ignore_ascii_case("X-Accel-Redirect")))
+}
+
 /// What a scope changes in responses.
 pub(super) fn response<'d>(import: &mut Import<'d>, scope: &Scope<'d>, changes: &mut Changes) {
     for d in scope.all(&["proxy_hide_header", "grpc_hide_header"]) {
@@ -325,15 +334,21 @@ pub(super) fn response<'d>(import: &mut Import<'d>, scope: &Scope<'d>, changes: 
             None => import.decide(d, "is not the name of a header that can be removed"),
         }
     }
+    changes.cors = cors::cors(import, scope);
     for d in scope.all(&["add_header"]) {
-        add_header(import, scope, d, changes);
+        if changes.cors.is_none() || !cors::is_of_cors(d) {
+            add_header(import, scope, d, changes);
+        }
     }
     if let Some((d, value)) = scope.value("expires")
         && d.words.len() == 2
         && (value == "epoch" || value.starts_with('-'))
     {
         changes.response.set("Cache-Control", "no-cache", &d.place);
-        import.differs(d, "response_headers.set: Cache-Control is no-cache in every response, and there is no Expires");
+        import.differs_a_little(
+            d,
+            "response_headers.set: Cache-Control is no-cache in every response, and there is no Expires",
+        );
     }
     // Of the module headers-more.
     for d in scope.all(&["more_clear_headers"]) {
@@ -384,7 +399,7 @@ fn add_header<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, 
         if let Some(map) = only_variable(&value).and_then(|v| import.maps.get(v).copied()) {
             import.same(map, "the report says more at the header that uses this map");
         }
-        return import.decide(d, cors(import, &value));
+        return import.decide(d, instead_of_origin(import, &value));
     }
     if has_variables(&value) || !is_name(name) || !is_value(&value) || FRAMING.contains(&lower.as_str()) {
         if value.replace(['{', '}'], "") == "$request_id" {
@@ -413,12 +428,12 @@ fn add_header<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, 
     }
     match d.word(3) {
         Some("always") => import.same(d, "response_headers.add"),
-        _ => import.differs(d, ALWAYS),
+        _ => import.differs_a_little(d, ALWAYS),
     }
 }
 
 /// The name of a variable that is the whole value.
-fn only_variable(value: &str) -> Option<&str> {
+pub(super) fn only_variable(value: &str) -> Option<&str> {
     match pieces(value).as_slice() {
         [Piece::Variable(name)] => Some(name),
         _ => None,
@@ -463,7 +478,7 @@ fn chosen_with(import: &Import, scope: &Scope, d: &Directive, name: &str, value:
 const MAX_ORIGINS: usize = 8;
 
 /// What to write in the place of a header that depends on the origin of the page that asks.
-fn cors(import: &Import, value: &str) -> String {
+fn instead_of_origin(import: &Import, value: &str) -> String {
     let map = only_variable(value).and_then(|v| import.maps.get(v));
     let keys = map.filter(|m| m.word(1).is_some_and(|s| s.replace(['{', '}'], "") == "$http_origin"));
     let keys: Vec<&str> = keys.map(|m| m.inner().iter().map(Directive::name).collect()).unwrap_or_default();
@@ -479,10 +494,10 @@ fn cors(import: &Import, value: &str) -> String {
 }
 
 /// The origins that a key of a map of `$http_origin` stands for, as `cors` names them; none where that is not known.
-fn origins(key: &str) -> Vec<String> {
+pub(super) fn origins(key: &str) -> Vec<String> {
     let is_origin = |o: &String| {
         o.split_once("://").is_some_and(|(scheme, host)| {
-            let host = host.strip_prefix("*.").unwrap_or(host);
+            let host = host.strip_prefix("**.").or_else(|| host.strip_prefix("*.")).unwrap_or(host);
             matches!(scheme, "http" | "https")
                 && !host.is_empty()
                 && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:".contains(&b))
@@ -496,10 +511,18 @@ fn origins(key: &str) -> Vec<String> {
     let schemes = if scheme == "https?" { vec!["http", "https"] } else { vec![scheme] };
     // `(.+\.)?` and the like: any name below, and perhaps the name itself.
     let hosts = match host.strip_prefix('(').and_then(|h| h.split_once("\\.)")) {
-        Some((_, rest)) => match rest.strip_prefix('?') {
-            Some(bare) => vec![bare.to_owned(), format!("*.{bare}")],
-            None => vec![format!("*.{rest}")],
-        },
+        Some((group, rest)) => {
+            let (bare, is_optional) = rest.strip_prefix('?').map_or((rest, false), |bare| (bare, true));
+            let is_label = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+            let below = match group.strip_prefix("?:").unwrap_or(group) {
+                ".+" | ".*" => format!("**.{bare}"),
+                r"\w+" => format!("*.{bare}"),
+                set if set.starts_with('[') && set.ends_with("]+") && !set.contains('(') => format!("*.{bare}"),
+                label if !label.is_empty() && label.bytes().all(is_label) => format!("{label}.{bare}"),
+                _ => return Vec::new(),
+            };
+            if is_optional { vec![bare.to_owned(), below] } else { vec![below] }
+        }
         None => vec![host.to_owned()],
     };
     let all = schemes.iter().flat_map(|s| hosts.iter().map(move |h| format!("{s}://{}", h.replace("\\.", "."))));
@@ -514,8 +537,9 @@ mod tests {
     fn a_map_of_origins_says_what_cors_has_to_name() {
         assert_eq!(origins("http://localhost:3000"), ["http://localhost:3000"]);
         assert_eq!(origins(r"~^https://([a-z0-9-]+\.)?a\.example$"), ["https://a.example", "https://*.a.example"]);
-        assert_eq!(origins(r"~*^https?:\/\/(.+\.)a\.example$"), ["http://*.a.example", "https://*.a.example"]);
-        for unknown in ["~.*", "~^https://(a|b)$", "~a\\.example$", "null"] {
+        assert_eq!(origins(r"~*^https?:\/\/(.+\.)a\.example$"), ["http://**.a.example", "https://**.a.example"]);
+        assert_eq!(origins(r"~^https://(?:www\.)?a\.example$"), ["https://a.example", "https://www.a.example"]);
+        for unknown in ["~.*", "~^https://(a|b)$", r"~^https://(a|b\.)c\.example$", "~a\\.example$", "null"] {
             assert!(origins(unknown).is_empty(), "{unknown}");
         }
     }

@@ -47,6 +47,9 @@ pub(super) fn http<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
     access::open_requests(import, block);
     let servers: Vec<&'d Directive> = block.iter().filter(|d| d.name() == "server").collect();
     let sockets = sockets::sockets(import, block, &servers);
+    if let Some(inner) = &mut import.inner {
+        inner.taken.extend(sockets.iter().map(|socket| socket.port));
+    }
     for socket in &sockets {
         server::listener(import, &scope, &servers, socket);
     }
@@ -177,7 +180,7 @@ fn limits(import: &mut Import, block: &[Directive]) {
         for d in &found {
             match d.word(1).and_then(read) {
                 Some((n, _)) if n == largest => import.same(d, format!("[limits] {key}")),
-                Some(_) => import.differs(
+                Some(_) => import.differs_a_little(
                     d,
                     format!(
                         "[limits] {key} applies to all hosts: the import writes the largest value ({})",

@@ -42,6 +42,8 @@ pub(super) enum When {
     Method(Vec<String>, bool),
     /// One of these holds: names of headers or cookies, and conditions in TOML.
     Values(Vec<(String, String)>),
+    /// One of the first holds, and none of the second.
+    Except(Vec<(String, String)>, Vec<(String, String)>),
     /// The client is one of these. What it leads to refuses.
     Clients(Clients),
     /// The client has shown no certificate. What it leads to refuses.
@@ -139,6 +141,8 @@ pub(super) struct Site<'d> {
     pub locations: Vec<Location<'d>>,
     /// Where each `rewrite … last` leads; [`Site::search`] fills it.
     pub searches: Searches,
+    /// The locations to which other directives of the server lead requests; [`Site::search`] fills it.
+    pub led: Vec<Id>,
     /// The first name, for `$server_name`.
     pub name: Option<String>,
     /// The port, where there is one only.
@@ -325,7 +329,7 @@ fn steps<'d>(
             },
             "if" => match maps::redirects(import, d, name) {
                 Some(redirects) => out.extend(redirects),
-                None => out.extend(actions::if_step(import, d, name, None)),
+                None => out.extend(actions::if_step(import, scope, d, name, None)),
             },
             _ => {}
         }

@@ -84,12 +84,17 @@ pub(super) fn condition(import: &mut Import, d: &Directive) -> Option<Condition>
         return Some(Condition::OtherCertificate(names));
     }
     let name = of_variable(variable)?;
-    let rules = keys(map, holds)?;
+    let Keys { any, except } = keys(map, holds)?;
     match name.starts_with(COOKIE) {
-        true => import.differs(map, COOKIES_DIFFER),
+        true => import.differs_a_little(map, COOKIES_DIFFER),
         false => import.same(map, "routes with \"headers\""),
     }
-    Some(Condition::Values(rules.into_iter().map(|rule| (name.clone(), rule)).collect()))
+    let named =
+        |rules: Vec<String>| -> Vec<(String, String)> { rules.into_iter().map(|rule| (name.clone(), rule)).collect() };
+    Some(match except.is_empty() {
+        true => Condition::Values(named(any)),
+        false => Condition::Except { any: named(any), except: named(except) },
+    })
 }
 
 /// The names of certificates for which a `map` has a value for which `holds` says no. All others must be refused.
@@ -113,12 +118,23 @@ fn certificates(map: &Directive, variable: &str, holds: impl Fn(&str) -> Option<
     (holds(otherwise)? && !out.is_empty()).then_some(out)
 }
 
-/// The conditions of which one holds where a `map` has a value for which `holds` says yes.
-fn keys(map: &Directive, holds: impl Fn(&str) -> Option<bool>) -> Option<Vec<String>> {
-    let mut out = Vec::new();
+/// When a `map` has a value for which a test says yes.
+struct Keys {
+    /// One of these conditions holds,
+    any: Vec<String>,
+    /// and none of these.
+    except: Vec<String>,
+}
+
+/// The conditions under which a `map` has a value for which `holds` says yes.
+fn keys(map: &Directive, holds: impl Fn(&str) -> Option<bool>) -> Option<Keys> {
+    let mut any = Vec::new();
     // A map has an empty value where nothing is said.
     let mut otherwise = "";
-    let mut expressions: Vec<(String, bool)> = Vec::new();
+    let (mut held, mut passed): (Vec<(String, bool)>, Vec<(String, bool)>) = (Vec::new(), Vec::new());
+    let (mut holds_text, mut holds_expression, mut passes_expression) = (false, false, false);
+    // An expression behind one that holds says no, and what comes behind it would be excepted; an empty value says no.
+    let (mut passes_behind, mut passes_nothing) = (false, false);
     for entry in map.inner() {
         let (key, value) = (entry.name(), entry.word(1)?);
         if entry.words.len() != 2 || has_variables(value) || key == "include" {
@@ -128,23 +144,38 @@ fn keys(map: &Directive, holds: impl Fn(&str) -> Option<bool>) -> Option<Vec<Str
             otherwise = value;
             continue;
         }
-        // A key that comes first would have to be an exception from the others.
-        if !holds(value)? {
-            return None;
-        }
-        match key {
-            "" => out.push(values::NOTHING.to_owned()),
-            key => expressions.push(expression(key)),
+        let is_expression = key.starts_with('~');
+        match (key, holds(value)?) {
+            ("", true) => any.push(values::NOTHING.to_owned()),
+            ("", false) => passes_nothing = true,
+            (_, true) if is_expression && passes_behind => return None,
+            (key, true) => {
+                holds_text |= !is_expression;
+                holds_expression |= is_expression;
+                held.push(expression(key));
+            }
+            (_, false) if is_expression && holds_expression => passes_behind = true,
+            (key, false) => {
+                passes_expression |= is_expression;
+                passed.push(expression(key));
+            }
         }
     }
-    if holds(otherwise)? {
+    // NGINX looks for texts first: an expression that says no is no exception from a text.
+    if holds(otherwise)? || holds_text && passes_expression {
         return None;
     }
-    if !expressions.is_empty() {
-        let all: Vec<(&str, bool)> = expressions.iter().map(|(text, any_case)| (text.as_str(), *any_case)).collect();
-        out.extend(values::matched(&all)?);
+    let matched = |all: &[(String, bool)]| {
+        let all: Vec<(&str, bool)> = all.iter().map(|(text, any_case)| (text.as_str(), *any_case)).collect();
+        if all.is_empty() { Some(Vec::new()) } else { values::matched(&all) }
+    };
+    any.extend(matched(&held)?);
+    if any.is_empty() || passes_nothing && any.iter().any(|rule| rule == values::NOTHING) {
+        return None;
     }
-    (!out.is_empty()).then_some(out)
+    // What says no matters only where an expression would say yes.
+    let except = if holds_expression { matched(&passed)? } else { Vec::new() };
+    Some(Keys { any, except })
 }
 
 /// The pattern that a key is, and whether it is for any case.

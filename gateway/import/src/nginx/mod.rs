@@ -2,7 +2,7 @@
 //!
 //! `parser` makes a tree of directives, with included files in their place. `sockets` finds the addresses and which server is
 //! the default at each; `server` writes listeners and hosts; `locations` writes routes, in the order in which NGINX selects
-//! locations; `actions`, `headers`, `upstreams`, `access`, `auth`, `geo` and `tls` translate what is in them.
+//! locations; `inner` writes a second NGINX for what Sealane does not do; `actions`, `headers`, `upstreams`, `access`, `auth`, `geo` and `tls` translate what is in them.
 
 mod access;
 mod actions;
@@ -10,9 +10,11 @@ mod auth;
 mod chosen;
 mod compression;
 mod conditions;
+mod cors;
 mod geo;
 mod headers;
 mod http;
+mod inner;
 mod lexer;
 mod locations;
 mod log;
@@ -22,6 +24,7 @@ mod names;
 mod pages;
 mod parser;
 mod redirects;
+mod referers;
 mod responses;
 mod scope;
 mod server;
@@ -34,6 +37,7 @@ mod variables;
 
 pub(crate) use conditions::of_certificate;
 pub(crate) use headers::{FRAMING, is_name, is_value};
+pub use inner::INNER;
 pub(crate) use responses::location_pair;
 pub use table::DIRECTIVES;
 pub(crate) use variables::parts_of;
@@ -44,11 +48,18 @@ use crate::{Failed, Imported, Kind, Outcome, Parsed, Reader, finish};
 use parser::{Directive, Parser};
 use scope::Import;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::Path;
 
 /// Translates a configuration of NGINX: the main file, or a single file of sites. `path` should be absolute, since the paths in the
 /// result are from its folder.
 pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
+    import_with(reader, path, None)
+}
+
+/// The same, with a second NGINX behind Sealane for files, FastCGI and caches. `inner`: its first address; each server of the original
+/// with such requests has a port of its own, from this one on. Its configuration is one of the further files.
+pub fn import_with(reader: &dyn Reader, path: &Path, inner: Option<SocketAddr>) -> Result<Imported, Failed> {
     let mut report = Report::default();
     let mut parser = Parser::new(reader, path, &mut report);
     let tree = parser.file(path, 0)?;
@@ -66,10 +77,13 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
         splits: BTreeMap::new(),
         geos: BTreeMap::new(),
         lists: BTreeMap::new(),
+        exempt: BTreeMap::new(),
+        referers: BTreeSet::new(),
         zones: BTreeMap::new(),
         bursts: BTreeMap::new(),
         connection_zones: BTreeMap::new(),
         open_requests: BTreeMap::new(),
+        inner: inner.map(inner::Inner::new),
         trusts: false,
         chosen: Vec::new(),
         budget: crate::paths::Budget::default(),
@@ -78,6 +92,7 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
     };
     import.out.title = format!("From {}, by `sealane import nginx`.", path.display());
     translate(&mut import, &tree);
+    inner::write(&mut import, &tree);
     let used = import.report.places();
     let mut passes = Vec::new();
     http::everywhere(&tree, &["fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass"], &mut passes);
@@ -225,6 +240,9 @@ fn rest(import: &mut Import, block: &[Directive], known: &Known) {
         if let Some(user) = known.user_of(d).filter(|_| !import.report.is_known(d.id)) {
             import.missing(d, format!("see {}, which uses this variable", actions::named(user)));
         }
+        if d.name() == "geo" && !import.report.is_known(d.id) {
+            import.decide(d, format!("{GEO}{}", geo::shown(d)));
+        }
         if !import.report.is_known(d.id) {
             let (outcome, says) = match table::kind(d.name()) {
                 // `proxy_cookie_path / "/; Secure"` protects cookies.
@@ -251,7 +269,6 @@ fn rest(import: &mut Import, block: &[Directive], known: &Known) {
                 }
                 Some(Kind::Missing(instead)) => (Outcome::NotTranslated, instead),
                 Some(Kind::Undecided(instead)) => (Outcome::Undecided, instead),
-                Some(Kind::Translated(_)) if d.name() == "geo" => (Outcome::Undecided, GEO),
                 Some(Kind::Translated(_)) if DECIDING.contains(&d.name()) => (
                     Outcome::Undecided,
                     "this directive decides about requests, and the import cannot translate it at this place: write Sealane settings that have the same effect",

@@ -82,6 +82,16 @@ pub(super) fn meaning(word: &str) -> Meaning {
     }
 }
 
+/// Names that cover those of a regular expression, and more.
+pub(super) fn wider(word: &str) -> Option<Vec<String>> {
+    word.strip_prefix('~').and_then(patterns::wider_names)
+}
+
+/// The name that a host has in the result until a person has written its names.
+pub(super) fn placeholder(index: usize) -> String {
+    format!("names-of-server-{}.invalid", index + 1)
+}
+
 /// All words of a server's `server_name`s.
 pub(super) fn words(server: &Directive) -> impl Iterator<Item = (&Directive, &str)> {
     let names = server.inner().iter().filter(|d| d.name() == "server_name");

@@ -1,6 +1,7 @@
 //! `error_page`, where it names a file.
 
 use super::actions::PASSES;
+use super::auth;
 use super::locations::Site;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
@@ -9,6 +10,8 @@ use crate::output::{Action, ErrorPage};
 
 const FILES: &str =
     "the import translates only pages that are files, and did not find a file for this URI: write error_page";
+
+const SUCCESS: &str = "an error_page of Sealane has the status of the error, or another one from 400 to 599: let the server send this page";
 
 /// What takes the place of a page for those whom the server of `auth_request` refuses.
 const REFUSED: &str = "with forward_auth, the client gets the response of the server that is asked, with its status and body: let this server \
@@ -30,7 +33,7 @@ pub(super) fn pages<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<
     let intercept = scope.value("proxy_intercept_errors").filter(|(_, value)| *value == "on").map(|(d, _)| d);
     let mut out = Vec::new();
     // Elsewhere in the server, nobody is asked, and so nobody is refused in this way.
-    let asks = site.asks() || scope.last("auth_request").is_some_and(|d| d.word(1) != Some("off"));
+    let asks = site.asks() || auth::asks(scope);
     for d in all {
         let statuses = d.arguments();
         let target = statuses.last().copied().unwrap_or_default();
@@ -48,11 +51,20 @@ pub(super) fn pages<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<
         let page = match page(site, d) {
             Ok(page) => page,
             Err(why) => {
-                import.missing(d, why);
+                match plain(site, d) {
+                    Some(status) => import.missing(
+                        d,
+                        format!(
+                            "what the gateway itself refuses (addresses, passwords, limits) has the status of the error: write error_page with \
+                             a file, and status = {status}"
+                        ),
+                    ),
+                    None => import.missing(d, why),
+                }
                 continue;
             }
         };
-        import.differs(d, "error_page: a request with an ambiguous path (400) gets a plain text unless all routes of the host have the page");
+        import.differs_a_little(d, "error_page: a request with an ambiguous path (400) gets a plain text unless all routes of the host have the page");
         // Of servers' responses, only those from 500 are replaced.
         let (replaced, own): (Vec<u16>, Vec<u16>) =
             page.statuses.iter().partition(|s| intercept.is_some() && **s >= 500);
@@ -81,17 +93,60 @@ pub(super) fn with_page<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Sc
     let is_grpc = scope.blocks().next().is_some_and(|b| b.iter().any(|d| d.name() == "grpc_pass"));
     let all = if is_grpc || *status < 400 || !body.is_empty() { Vec::new() } else { scope.all(&["error_page"]) };
     let found = all.into_iter().find(|d| d.arguments().contains(&number.as_str()));
-    let Some((d, page)) = found.and_then(|d| Some((d, page(site, d).ok()?))) else { return action };
-    import.same(d, "respond.file");
-    let (status, headers) = (*status, headers.clone());
-    Action::Respond { status, body: String::new(), file: Some(page.file), content_type: page.content_type, headers }
+    let Some(d) = found else { return action };
+    let headers = headers.clone();
+    match (page(site, d), plain(site, d)) {
+        (Ok(page), _) => {
+            import.same(d, "respond.file");
+            let status = page.status.unwrap_or(*status);
+            let (file, content_type) = (Some(page.file), page.content_type);
+            Action::Respond { status, body: String::new(), file, content_type, headers }
+        }
+        (Err(_), Some(status)) => {
+            import.same(d, "respond.status");
+            Action::Respond { status, body: String::new(), file: None, content_type: None, headers }
+        }
+        (Err(_), None) => action,
+    }
+}
+
+/// The status of an `error_page` whose page is a location with nothing but `return` and a status.
+fn plain(site: &Site, d: &Directive) -> Option<u16> {
+    let (_, response, target) = words(d)?;
+    let only = |d: &Directive| match d.inner() {
+        [one] if one.name() == "return" && one.words.len() == 2 => one.word(1)?.parse::<u16>().ok(),
+        _ => None,
+    };
+    let own = only(site.named(target)?).filter(|status| (400..=599).contains(status))?;
+    match response {
+        // Without a word about it, the response has the status of the error.
+        None => None,
+        Some("") => Some(own),
+        Some(number) => number.parse::<u16>().ok().filter(|n| (400..=599).contains(n)),
+    }
+}
+
+/// The words of an `error_page`: its statuses, the status of the response if there is one (`=404`; `=` alone: that of the page), and the
+/// page.
+fn words(d: &Directive) -> Option<(Vec<u16>, Option<&str>, &str)> {
+    let mut arguments = d.arguments();
+    let uri = arguments.pop()?;
+    let response = arguments.last().and_then(|a| a.strip_prefix('='));
+    if response.is_some() {
+        arguments.pop();
+    }
+    let statuses: Option<Vec<u16>> = arguments.iter().map(|s| s.parse().ok()).collect();
+    Some((statuses.filter(|s| !s.is_empty())?, response, uri))
 }
 
 fn page(site: &Site, d: &Directive) -> Result<ErrorPage, &'static str> {
-    let arguments = d.arguments();
-    let [statuses @ .., uri] = arguments.as_slice() else { return Err(FILES) };
-    let statuses: Option<Vec<u16>> = statuses.iter().map(|s| s.parse().ok()).collect();
-    let statuses = statuses.filter(|s| !s.is_empty()).ok_or(FILES)?;
+    let (statuses, response, uri) = words(d).ok_or(FILES)?;
+    let status: Option<u16> = match response {
+        None => None,
+        // A file has 200.
+        Some("") => return Err(SUCCESS),
+        Some(number) => Some(number.parse::<u16>().ok().filter(|n| (400..=599).contains(n)).ok_or(SUCCESS)?),
+    };
     if !statuses.iter().all(|s| (400..=599).contains(s)) {
         return Err("an error_page is only for statuses from 400 to 599: let the server send this page");
     }
@@ -101,7 +156,7 @@ fn page(site: &Site, d: &Directive) -> Result<ErrorPage, &'static str> {
         Some("htm" | "shtml") => Some("text/html".to_owned()),
         _ => return Err("the import does not know the Content-Type of this page: write error_page with content_type"),
     };
-    Ok(ErrorPage { statuses, file, content_type, upstream: false, origin: d.place.clone() })
+    Ok(ErrorPage { statuses, file, content_type, upstream: false, status, origin: d.place.clone() })
 }
 
 /// The file that NGINX serves for a path.

@@ -5,7 +5,7 @@ use crate::Reader;
 use crate::addresses::Access;
 use crate::output::Output;
 use crate::report::{Id, Place, Report};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// The blocks around a place, the outermost first.
@@ -68,6 +68,10 @@ pub(super) struct Import<'d> {
     pub geos: BTreeMap<&'d str, &'d Directive>,
     /// What lists of `allow` and `deny` come to, by their first directive.
     pub lists: BTreeMap<Id, Option<Access>>,
+    /// The clients for whom `map`s have no value, as blocks, by the `map`.
+    pub exempt: BTreeMap<Id, Option<Vec<String>>>,
+    /// `valid_referers` that an `if` uses, as a condition of routes.
+    pub referers: BTreeSet<Id>,
     /// `limit_req_zone`s by name.
     pub zones: BTreeMap<String, &'d Directive>,
     /// For each of them the bursts of its `limit_req`s, the largest first.
@@ -76,6 +80,8 @@ pub(super) struct Import<'d> {
     pub connection_zones: BTreeMap<String, &'d Directive>,
     /// For each of them the numbers of its `limit_conn`s, the largest first.
     pub open_requests: BTreeMap<String, Vec<(u32, &'d Directive)>>,
+    /// The second NGINX, if there is to be one.
+    pub inner: Option<super::inner::Inner>,
     /// Whether the server that is being translated trusts proxies.
     pub trusts: bool,
     /// What a `map` has chosen for the location that is being translated.
@@ -95,6 +101,11 @@ impl<'d> Import<'d> {
 
     pub fn differs(&mut self, d: &Directive, says: impl Into<String>) {
         self.report.differs(d.id, says);
+    }
+
+    /// It differs in a way about which there is nothing to do.
+    pub fn differs_a_little(&mut self, d: &Directive, says: impl Into<String>) {
+        self.report.differs_a_little(d.id, says);
     }
 
     pub fn missing(&mut self, d: &Directive, says: impl Into<String>) {

@@ -78,11 +78,9 @@ pub(super) fn hosts<'d>(
         }
     }
     if merged.is_empty() {
-        return import.whole(
-            server,
-            Outcome::Different,
-            "no request reaches this server: it has no name and is not the default",
-        );
+        import.differs_a_little(server, "no request reaches this server: it has no name and is not the default");
+        let says = format!("see {}", actions::named(server));
+        return server.inner().iter().for_each(|d| import.whole(d, Outcome::NotTranslated, &says));
     }
     let only_tls = sockets.iter().filter(|s| s.seats.iter().any(|s| s.server == index)).all(|s| s.tls);
     if let (Some((_, "on")), true) = (scope.value("ssl_reject_handshake"), only_tls) {
@@ -110,6 +108,7 @@ pub(super) fn hosts<'d>(
             steps: group.steps,
             locations: locations.clone(),
             searches: locations::Searches::default(),
+            led: Vec::new(),
             name: own_name.clone(),
             port,
             ports: ports.clone(),
@@ -188,7 +187,7 @@ fn steps<'d>(
                     out.extend(redirects);
                     None
                 }
-                None => actions::if_step(import, d, name, Some(asked)),
+                None => actions::if_step(import, scope, d, name, Some(asked)),
             },
             _ => None,
         };

@@ -1,8 +1,9 @@
 //! `listen`: the addresses of all servers, and which server is the default there.
 
-use super::names::{Class, Meaning, Name, meaning, words};
+use super::names::{Class, Meaning, Name, meaning, placeholder, wider, words};
 use super::parser::Directive;
 use super::scope::Import;
+use crate::output::list;
 use crate::report::Place;
 use sealane_route::{NameMap, NamePattern, groups};
 use std::collections::HashSet;
@@ -280,7 +281,29 @@ pub(super) fn sockets<'d>(import: &mut Import<'d>, block: &'d [Directive], serve
                         }
                     }
                     Meaning::Nothing => {}
-                    Meaning::Unknown(why) => import.decide(d, why),
+                    Meaning::Unknown(why) => {
+                        // The host is written all the same: only its names are left to write.
+                        let says = match wider(word) {
+                            Some(names) => {
+                                names.iter().for_each(|name| {
+                                    socket.claims.add(Class::Pattern, name, *index);
+                                });
+                                format!(
+                                    "the import writes {} for {word}: requests for names that these patterns cover and the expression does \
+                                     not get to this host, too. If they may, only remove this entry; otherwise, write the names in their place",
+                                    list(&names)
+                                )
+                            }
+                            None => {
+                                let name = placeholder(*index);
+                                socket.claims.add(Class::Exact, &name, *index);
+                                format!(
+                                    "{why}. Write them in the place of \"{name}\" in the result, which has the routes of this server"
+                                )
+                            }
+                        };
+                        import.decide(d, says);
+                    }
                 }
                 import.same(d, "names");
             }

@@ -7,10 +7,11 @@ const PROCESS: &str = "the service manager sets this, or a lane does not need it
 const KERNEL: &str = "the gateway sets these socket options automatically";
 const BUFFERS: &str = "bodies and responses are streamed: nothing is stored first";
 const TABLES: &str = "tables have the size that they need";
-const FILES: &str = "Sealane serves no files: run a file server, and name it as the upstream here";
+const FILES: &str =
+    "Sealane serves no files (501): import again with --inner-nginx, or name a file server as the upstream here";
 const FAST_CGI: &str =
-    "Sealane speaks HTTP to servers: let the application listen with HTTP, or keep a web server between";
-const CACHE: &str = "Sealane has no cache: put a cache between Sealane and the server, or let the server cache";
+    "Sealane speaks HTTP to servers (501): import again with --inner-nginx, or let the application listen with HTTP";
+const CACHE: &str = "Sealane has no cache: import again with --inner-nginx, or let the server cache";
 const COMPRESSION: &str = "write \"compression\"";
 const GUNZIP: &str = "compressed responses are passed on as the server sends them";
 const CODE: &str = "no code is run: let the server do it";
@@ -266,7 +267,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
         ),
     ),
     ("grpc_set_header", Translated("`request_headers`, `host_header`")),
-    ("add_header", Translated("`response_headers.add`, `hsts`")),
+    ("add_header", Translated("`response_headers.add`, `hsts`; `cors`, with a `map` of origins")),
     ("proxy_hide_header", Translated("`response_headers.remove`")),
     ("grpc_hide_header", Translated("`response_headers.remove`")),
     ("more_set_headers", Translated("`response_headers.set`")),

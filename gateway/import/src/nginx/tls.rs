@@ -38,7 +38,8 @@ pub(super) fn listener<'d>(import: &mut Import<'d>, members: &[Member<'_, 'd>]) 
         match value {
             "on" => {
                 tls.settings.set("ocsp_stapling", "true", &d.place);
-                import.differs(d, "ocsp_stapling: for all certificates of the address whose CA has a responder");
+                import
+                    .differs_a_little(d, "ocsp_stapling: for all certificates of the address whose CA has a responder");
             }
             _ => import.same(d, "the default"),
         }
@@ -56,7 +57,7 @@ pub(super) fn listener<'d>(import: &mut Import<'d>, members: &[Member<'_, 'd>]) 
                     d,
                     "the default server's versions apply to the whole address, as in NGINX before 1.29.2 (with OpenSSL 1.1.1 and newer)",
                 ),
-                _ => import.differs(d, "the default server's setting applies to the whole address, as in NGINX"),
+                _ => import.differs_a_little(d, "the default server's setting applies to the whole address, as in NGINX"),
             }
         }
     }
@@ -308,7 +309,7 @@ fn protocol<'d>(import: &mut Import<'d>, default: &Member<'_, 'd>, tls: &mut Lis
         match value {
             "on" if offered.tls13 => {
                 tls.settings.set("early_data", "\"16KiB\"", &d.place);
-                import.differs(
+                import.differs_a_little(
                     d,
                     "early_data: only safe methods are accepted early, and each ticket can be used only once",
                 );

@@ -122,13 +122,15 @@ fn servers_of<'d>(import: &mut Import<'d>, group: &'d Directive, target: &Target
             }
             "ip_hash" => {
                 up.settings.set("hash_by", "\"address\"", &d.place);
-                import.differs(d, "the whole IPv4 address is hashed, not its first three bytes");
+                import.differs_a_little(d, "the whole IPv4 address is hashed, not its first three bytes");
             }
             "random" => {
                 up.settings.set("balance", "\"random_two\"", &d.place);
                 match d.word(1) {
                     Some("two") => import.same(d, "balance = \"random_two\""),
-                    _ => import.differs(d, "two random servers, of which the one with fewer requests is chosen"),
+                    _ => {
+                        import.differs_a_little(d, "two random servers, of which the one with fewer requests is chosen")
+                    }
                 }
             }
             "hash" => {
@@ -149,7 +151,7 @@ fn servers_of<'d>(import: &mut Import<'d>, group: &'d Directive, target: &Target
                         if by.strip_prefix("header:").is_some_and(crate::values::is_claim) {
                             import.differs(d, crate::values::CLAIM);
                         }
-                        import.differs(
+                        import.differs_a_little(
                             d,
                             "keys are assigned to other servers than in NGINX; the hash is always consistent",
                         );
@@ -176,7 +178,8 @@ fn servers_of<'d>(import: &mut Import<'d>, group: &'d Directive, target: &Target
             "sticky" => match (d.word(1), d.word(2)) {
                 (Some("cookie"), Some(name)) if super::headers::is_name(name) => {
                     up.settings.set("sticky", quoted(name), &d.place);
-                    import.differs(d, "the cookie has another value, and no domain, path or expiry of its own");
+                    import
+                        .differs_a_little(d, "the cookie has another value, and no domain, path or expiry of its own");
                 }
                 _ => import.missing(d, "clients stay with their server by a cookie (sticky)"),
             },
@@ -211,13 +214,13 @@ fn server<'d>(
                 _ => import.differs(d, "a weight is at most 256; divide all weights of the group"),
             },
             "backup" => found.backup = true,
-            "down" => return import.differs(d, "the server is down, so it is left out"),
+            "down" => return import.differs_a_little(d, "the server is down, so it is left out"),
             "max_conns" => match value.parse::<u32>() {
                 Ok(0) | Err(_) => {}
                 Ok(n) => {
                     let value = n.to_string();
                     servers::one_for_all(up, "max_connections", &value, &d.place, d.id, &mut import.report);
-                    import.differs(
+                    import.differs_a_little(
                         d,
                         "max_connections applies to all lanes together; requests above this limit wait (queue)",
                     );
@@ -228,14 +231,14 @@ fn server<'d>(
                     import
                         .differs(d, "eject_after applies to all servers of a group: the import writes the last value");
                 } else {
-                    import.differs(d, "Sealane counts failures in a row, NGINX failures within fail_timeout");
+                    import.differs_a_little(d, "Sealane counts failures in a row, NGINX failures within fail_timeout");
                 }
                 *fails = Some((value.to_owned(), d.place.clone()));
             }
             "fail_timeout" if several => {
                 if let Some(t) = nginx_time(value).filter(|t| t != "0s") {
                     up.settings.set("eject_for", quoted(&t), &d.place);
-                    import.differs(d, "eject_for: the time doubles with each further ejection in a row");
+                    import.differs_a_little(d, "eject_for: the time doubles with each further ejection in a row");
                 }
             }
             "max_fails" | "fail_timeout" => import.same(d, "a single server is never ejected"),
@@ -289,7 +292,7 @@ fn http_settings<'d>(import: &mut Import<'d>, scope: &Scope<'d>, protocol: Proto
                 up.settings.set("http", "\"2\"", &d.place);
                 import.same(d, "http = \"2\"");
             }
-            "1.0" => import.differs(d, "Sealane uses HTTP/1.1 to servers"),
+            "1.0" => import.differs_a_little(d, "Sealane uses HTTP/1.1 to servers"),
             _ => import.same(d, "the default"),
         }
     }

@@ -1,5 +1,6 @@
 //! NGINX's variables, as far as Sealane has something for them.
 
+use super::auth;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 
@@ -110,9 +111,9 @@ fn constant<'d>(scope: &Scope<'d>, name: &str) -> Option<(&'d Directive, &'d str
     let block = scope.blocks().find(|b| b.iter().any(|d| is(&d)))?;
     let mut found = block.iter().filter(is);
     let d = found.next()?;
-    // One that `if` changes is no constant.
+    // One that `if` or an answer changes is no constant.
     let changed = scope.blocks().flatten().filter(|d| d.name() == "if").any(|d| d.inner().iter().any(|d| is(&d)));
-    (found.next().is_none() && !changed).then_some((d, d.word(2)?))
+    (found.next().is_none() && !changed && !auth::sets(scope, name)).then_some((d, d.word(2)?))
 }
 
 /// A URL for a redirect, as `to` of Sealane. The error is the variable for which there is nothing.

@@ -88,6 +88,34 @@ impl Written<'_> {
     }
 }
 
+/// Headers that only servers send.
+const OF_SERVERS: [&str; 4] = ["server", "x-powered-by", "x-aspnet-version", "x-aspnetmvc-version"];
+
+/// Takes out of routes the changes to responses that all of them have in common.
+fn common_responses(routes: &mut [Route]) -> Edits {
+    let first = routes.first().map(|r| r.response.clone()).unwrap_or_default();
+    let mut out = Edits::default();
+    // Otherwise the host has responses of its own: to requests for which there is no route.
+    if routes.iter().any(Route::is_everything) || routes.iter().all(|r| r.response.same() == first.same()) {
+        let mut all: Vec<&mut Edits> = routes.iter_mut().map(|r| &mut r.response).collect();
+        out = Edits::take_common(&mut all);
+    }
+    // Responses of the gateway itself do not have these, so it makes no difference for them.
+    let passing = || routes.iter().filter(|r| r.action.passes());
+    let is_common = |(name, _): &&(String, Place)| {
+        let removes = |r: &Route| r.response.remove.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+        OF_SERVERS.iter().any(|n| name.eq_ignore_ascii_case(n)) && passing().all(removes)
+    };
+    let removed = passing().next().map(|r| r.response.remove.as_slice()).unwrap_or_default();
+    let common: Vec<(String, Place)> = removed.iter().filter(is_common).cloned().collect();
+    for route in routes.iter_mut() {
+        let is_there = |name: &str| common.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+        route.response.remove.retain(|(name, _)| !is_there(name));
+    }
+    out.remove.extend(common);
+    out
+}
+
 /// Takes out of routes what all of them have in common. Requests are changed for servers only, so routes that answer by themselves have
 /// no say in that.
 fn common(routes: &mut [Route]) -> Option<Route> {
@@ -95,12 +123,8 @@ fn common(routes: &mut [Route]) -> Option<Route> {
     out.request = Edits::default();
     out.mirror = None;
     let passes = |r: &Route| r.action.passes();
-    if let Some(first) = routes.iter().find(|r| passes(r)).map(|r| r.request.clone())
-        && routes.iter().filter(|r| passes(r)).all(|r| r.request.same() == first.same())
-    {
-        out.request = first;
-        routes.iter_mut().for_each(|r| r.request = Edits::default());
-    }
+    let mut requests: Vec<&mut Edits> = routes.iter_mut().filter(|r| passes(r)).map(|r| &mut r.request).collect();
+    out.request = Edits::take_common(&mut requests);
     out.upgrade = routes.iter().find(|r| passes(r) && !r.passes_upgrade()).and_then(|r| r.upgrade.clone());
     // Where one route refuses upgrades, the host does, too, and the other routes allow them: a route that is added later refuses them.
     for route in routes.iter_mut() {
@@ -110,10 +134,7 @@ fn common(routes: &mut [Route]) -> Option<Route> {
             route.upgrade = Some((true, place));
         }
     }
-    match routes.iter().all(|r| r.response.same() == out.response.same()) {
-        true => routes.iter_mut().for_each(|r| r.response = Edits::default()),
-        false => out.response = Edits::default(),
-    }
+    out.response = common_responses(routes);
     let value = |r: &Route| r.hsts.as_ref().map(|h| h.0.clone());
     match routes.iter().all(|r| value(r) == value(&out)) {
         true => routes.iter_mut().for_each(|r| r.hsts = None),
@@ -134,6 +155,10 @@ fn common(routes: &mut [Route]) -> Option<Route> {
         true => routes.iter_mut().for_each(|r| r.compression = None),
         false => out.compression = None,
     }
+    match routes.iter().all(|r| r.cors() == out.cors()) {
+        true => routes.iter_mut().for_each(|r| r.cors = None),
+        false => out.cors = None,
+    }
     match routes.iter().all(|r| r.limits() == out.limits()) {
         true => routes.iter_mut().for_each(|r| (r.rate_limits, r.concurrency_limits) = (Vec::new(), Vec::new())),
         false => (out.rate_limits, out.concurrency_limits) = (Vec::new(), Vec::new()),
@@ -144,6 +169,10 @@ fn common(routes: &mut [Route]) -> Option<Route> {
         }),
         false => {
             (out.access, out.forward_auth, out.basic_auth, out.satisfy_any) = (Access::default(), None, None, None);
+            if routes.iter().all(|r| r.satisfy_any.is_none()) {
+                let mut all: Vec<&mut Access> = routes.iter_mut().map(|r| &mut r.access).collect();
+                out.access = Access::take_common_headers(&mut all);
+            }
         }
     }
     out.pages = routes.iter().find(|r| passes(r)).map(|r| r.pages.clone()).unwrap_or_default();
@@ -152,4 +181,50 @@ fn common(routes: &mut [Route]) -> Option<Route> {
         false => out.pages.clear(),
     }
     Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Action;
+
+    #[test]
+    fn what_routes_have_in_common_is_the_hosts() {
+        let place = Place::new("x", 1);
+        let route = |path: &str, action: Action, set: &[(&str, &str)], removes: bool| {
+            let mut out = Route::new(Path::Below(path.into()), action, &place);
+            set.iter().for_each(|(name, value)| out.response.set(name, value, &place));
+            if removes {
+                out.response.remove("Server", &place);
+                out.response.remove("X-Cache", &place);
+            }
+            out.request.set("X-Env", "a", &place);
+            out.request.set("X-Path", path, &place);
+            out
+        };
+        let to = || Action::Upstream("b".into());
+        let all = |whole: &str| {
+            [
+                route(whole, to(), &[("X-A", "1")], true),
+                route("/c", to(), &[("x-a", "1"), ("X-B", "2")], true),
+                route("/d", to(), &[("X-A", "1"), ("X-B", "3")], true),
+                route("/ping", Action::status(200), &[("X-A", "1")], false),
+            ]
+        };
+        let names = |edits: &Edits| -> Vec<String> {
+            let set = edits.set.iter().map(|(name, ..)| name.clone());
+            edits.remove.iter().map(|(name, _)| format!("-{name}")).chain(set).collect()
+        };
+        let mut routes = all("/");
+        let host = common(&mut routes).unwrap();
+        assert_eq!(names(&host.response), ["-Server", "X-A"], "the gateway itself sends no Server");
+        let own: Vec<Vec<String>> = routes.iter().map(|r| names(&r.response)).collect();
+        assert_eq!(own, [&["-X-Cache"][..], &["-X-Cache", "X-B"], &["-X-Cache", "X-B"], &[]]);
+        assert_eq!(names(&host.request), ["X-Env"]);
+        assert!(routes[..3].iter().all(|r| names(&r.request) == ["X-Path"]));
+        // Requests for which there is no route get a response of the host.
+        let mut routes = all("/e");
+        assert_eq!(names(&common(&mut routes).unwrap().response), ["-Server"]);
+        assert_eq!(names(&routes[3].response), ["X-A"]);
+    }
 }

@@ -154,6 +154,8 @@ pub(crate) struct Route {
     pub max_body: Option<(String, Place)>,
     /// `compression` in TOML.
     pub compression: Option<(String, Place)>,
+    /// `cors` in TOML.
+    pub cors: Option<(String, Place)>,
     /// Which clients are let in.
     pub access: Access,
     /// The server that is asked whether a request may pass.
@@ -203,13 +205,15 @@ pub(crate) struct ErrorPage {
     pub content_type: Option<String>,
     /// Also in the place of servers' responses.
     pub upstream: bool,
+    /// The status of the response, if it is not that of the error.
+    pub status: Option<u16>,
     pub origin: Place,
 }
 
 impl ErrorPage {
     /// What makes two the same.
     fn same(&self) -> String {
-        format!("{:?} {} {:?} {}", self.statuses, self.file, self.content_type, self.upstream)
+        format!("{:?} {} {:?} {} {:?}", self.statuses, self.file, self.content_type, self.upstream, self.status)
     }
 
     pub(super) fn write(&self, out: &mut String, table: &str) {
@@ -222,6 +226,9 @@ impl ErrorPage {
         }
         if self.upstream {
             line(out, "upstream = true", None);
+        }
+        if let Some(status) = self.status {
+            line(out, &format!("status = {status}"), None);
         }
     }
 }
@@ -284,6 +291,7 @@ impl Route {
             concurrency_limits: Vec::new(),
             max_body: None,
             compression: None,
+            cors: None,
             access: Access::default(),
             forward_auth: None,
             basic_auth: None,
@@ -351,9 +359,10 @@ impl Route {
         let (changes, checks, limits, pages) = (self.changes(), self.checks(), self.limits(), self.pages());
         let (body, compression) = (self.body_limit(), self.compression());
         format!(
-            "{:?} {rewrite:?} {limits:?} {body:?} {compression:?} {hsts:?} {changes} {checks} {pages:?} {mirror:?} {upgrade} {:?}",
+            "{:?} {rewrite:?} {limits:?} {body:?} {compression:?} {hsts:?} {changes} {checks} {pages:?} {mirror:?} {upgrade} {:?} {:?}",
             self.action,
-            self.rewrites()
+            self.rewrites(),
+            self.cors()
         )
     }
 
@@ -388,6 +397,10 @@ impl Route {
         self.compression.as_ref().map(|c| c.0.as_str())
     }
 
+    pub fn cors(&self) -> Option<&str> {
+        self.cors.as_ref().map(|c| c.0.as_str())
+    }
+
     /// What it changes in the responses of servers, without the origins.
     pub fn rewrites(&self) -> Vec<(&str, &str)> {
         self.rewrites.iter().map(|(setting, value, _)| (*setting, value.as_str())).collect()
@@ -411,6 +424,7 @@ impl Route {
             && self.concurrency_limits.is_empty()
             && self.max_body.is_none()
             && self.compression.is_none()
+            && self.cors.is_none()
             && self.mirror.is_none()
             && self.rewrites.is_empty()
             && self.upgrade.is_none()
@@ -450,6 +464,9 @@ impl Route {
         }
         if let Some((rule, place)) = &self.compression {
             line(out, &format!("compression = {rule}"), Some(place));
+        }
+        if let Some((rule, place)) = &self.cors {
+            line(out, &format!("cors = {rule}"), Some(place));
         }
         for (key, limits) in [("rate_limit", &self.rate_limits), ("concurrency_limit", &self.concurrency_limits)] {
             let names: Vec<&str> = limits.iter().map(|l| l.0.as_str()).collect();

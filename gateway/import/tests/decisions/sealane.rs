@@ -15,6 +15,8 @@ struct Does {
     /// The whole new path.
     template: Option<String>,
     pattern: Option<String>,
+    /// `deny_header` of the host and the route: it has an entry for a request that they refuse.
+    denied: RouteTable<()>,
 }
 
 /// A configuration with one listener.
@@ -86,6 +88,15 @@ fn field(value: &Value, patterns: &mut Vec<Pattern>) -> FieldRule {
     }
 }
 
+/// Adds the conditions of `deny_header`, each as one of all requests.
+fn deny(table: &Table, patterns: &mut Vec<Pattern>, denied: &mut RouteTable<()>) {
+    for (name, value) in table.get("deny_header").and_then(Value::as_table).into_iter().flatten() {
+        let fields = vec![(name.clone(), field(value, patterns))];
+        let path = PathRule::Prefix("/".to_owned());
+        denied.insert(Conditions { path, pattern: None, methods: Vec::new(), fields }, ()).expect("a condition");
+    }
+}
+
 impl Sealane {
     pub fn new(toml: &str) -> Self {
         let root: Table = toml.parse().expect("it has been checked");
@@ -139,6 +150,8 @@ impl Sealane {
                 };
                 let headers = route.get("headers").and_then(Value::as_table).cloned().unwrap_or_default();
                 let patterns = &mut out.patterns;
+                let mut denied = RouteTable::default();
+                [host, route].into_iter().for_each(|table| deny(table, patterns, &mut denied));
                 let fields = headers.iter().map(|(name, value)| (name.clone(), field(value, patterns))).collect();
                 let conditions = Conditions { path, pattern, methods: texts(route, "methods"), fields };
                 let rewrite = text(route, "rewrite_prefix").map(str::to_owned);
@@ -147,7 +160,9 @@ impl Sealane {
                 // The lists of the host apply to its routes, too.
                 let answer = if refuses(host) { Answer::Status(403, String::new()) } else { answer };
                 let pattern = text(route, "path_regex").map(str::to_owned);
-                routes.insert(conditions, Does { answer, rewrite, template, pattern }).expect("a path of a route");
+                routes
+                    .insert(conditions, Does { answer, rewrite, template, pattern, denied })
+                    .expect("a path of a route");
             }
             if let Some(answer) = answer(host) {
                 let all = Conditions {
@@ -156,7 +171,9 @@ impl Sealane {
                     methods: Vec::new(),
                     fields: Vec::new(),
                 };
-                routes.insert(all, Does { answer, rewrite: None, template: None, pattern: None }).unwrap();
+                let mut denied = RouteTable::default();
+                deny(host, &mut out.patterns, &mut denied);
+                routes.insert(all, Does { answer, rewrite: None, template: None, pattern: None, denied }).unwrap();
             }
             out.hosts.push(routes);
         }
@@ -172,6 +189,9 @@ impl Sealane {
             Ok(None) => return Answer::Status(404, String::new()),
             Err(_) => return Answer::Status(400, String::new()),
         };
+        if !matches!(found.value.denied.find(request.path.as_bytes(), &asked), Ok(None)) {
+            return Answer::Status(403, String::new());
+        }
         match &found.value.answer {
             Answer::Server(server, _) => {
                 let path = match (&found.value.rewrite, &found.value.template) {

@@ -9,8 +9,9 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{CertificateError, ClientConfig, RootCertStore};
+use rustls::{CertificateError, ClientConfig};
 use sealane_config::certificate_problem;
+use sealane_tls::{control_client, root_store};
 use serde::Deserialize;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -51,15 +52,11 @@ struct Shared {
 
 /// The settings of TLS for authorities signed by `roots`.
 pub(crate) fn tls(roots: &[CertificateDer<'static>]) -> Result<Arc<ClientConfig>, String> {
-    let mut store = RootCertStore::empty();
-    let (added, _) = store.add_parsable_certificates(roots.iter().cloned());
-    if added == 0 {
+    let roots = root_store(roots);
+    if roots.is_empty() {
         return Err("no CA certificate is available to verify the authority's server".to_owned());
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|e| e.to_string())?;
-    Ok(Arc::new(config.with_root_certificates(store).with_no_client_auth()))
+    Ok(Arc::new(control_client(roots)))
 }
 
 impl Http {

@@ -16,9 +16,9 @@ mod messages;
 use connection::{Connection, Failure, Identity, refusal};
 use messages::{Entry, REFUSALS, SUCCESS, Search};
 use rustls::pki_types::CertificateDer;
-use rustls::{ClientConfig, RootCertStore};
 use sealane_config::Ldap;
 use sealane_passwords::{Directory, Found, Pending, Turns};
+use sealane_tls::{control_client, root_store};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -221,13 +221,6 @@ impl Asked<'_> {
 
 /// The gateway's TLS. `None`: no certificate can be used.
 fn tls(roots: &[CertificateDer<'static>]) -> Option<TlsConnector> {
-    let mut store = RootCertStore::empty();
-    let (added, _) = store.add_parsable_certificates(roots.iter().cloned());
-    if added == 0 {
-        return None;
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .ok()?;
-    Some(Arc::new(config.with_root_certificates(store).with_no_client_auth()).into())
+    let roots = root_store(roots);
+    (!roots.is_empty()).then(|| Arc::new(control_client(roots)).into())
 }

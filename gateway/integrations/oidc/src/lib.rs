@@ -10,8 +10,6 @@
 //! The pages are served on a Unix socket, to which a route of the gateway forwards them (docs/decisions/035). The protocol is in this
 //! crate: of the crates that have it, one brings another HTTP client, and none verifies all that a login needs (the same decision).
 
-#[cfg(test)]
-mod fixtures;
 mod form;
 pub mod fuzzing;
 mod page;

@@ -10,9 +10,9 @@ use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::Full;
 use rustls::pki_types::CertificateDer;
-use rustls::{ClientConfig, RootCertStore};
 use sealane_config::Oidc;
 use sealane_requests::Http1;
+use sealane_tls::{control_client, root_store};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::net::IpAddr;
@@ -328,13 +328,6 @@ fn is_local(host: &str) -> bool {
 
 /// The gateway's TLS. `None`: no certificate can be used.
 fn tls(roots: &[CertificateDer<'static>]) -> Option<TlsConnector> {
-    let mut store = RootCertStore::empty();
-    let (added, _) = store.add_parsable_certificates(roots.iter().cloned());
-    if added == 0 {
-        return None;
-    }
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .ok()?;
-    Some(Arc::new(config.with_root_certificates(store).with_no_client_auth()).into())
+    let roots = root_store(roots);
+    (!roots.is_empty()).then(|| Arc::new(control_client(roots)).into())
 }

@@ -64,7 +64,6 @@ fn groups(claim: Option<&Value>) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::oidc;
     use serde_json::json;
 
     fn read(oidc: &Oidc, claims: Value) -> Result<User, String> {
@@ -77,14 +76,14 @@ mod tests {
 
     #[test]
     fn the_name_is_the_claim_that_is_configured() {
-        let sub = oidc("https://id.example");
+        let sub = Oidc::example();
         assert_eq!(read(&sub, json!({ "sub": "al", "email": "bo@a" })), user("al", &[]));
         for bad in [json!({}), json!({ "sub": 1 }), json!({ "sub": " " }), json!({ "sub": "a\nb" })] {
             assert!(read(&sub, bad.clone()).is_err(), "{bad}");
         }
         assert!(read(&sub, json!({ "sub": "a".repeat(MAX_NAME + 1) })).is_err());
         // An address that anybody may have entered is nobody's name.
-        let email = Oidc { username_claim: "email".to_owned(), ..oidc("https://id.example") };
+        let email = Oidc { username_claim: "email".to_owned(), ..Oidc::example() };
         assert_eq!(read(&email, json!({ "email": "al@a", "email_verified": true })), user("al@a", &[]));
         for verified in [json!(false), json!("true"), Value::Null] {
             assert!(read(&email, json!({ "email": "al@a", "email_verified": verified })).is_err());
@@ -94,18 +93,14 @@ mod tests {
     #[test]
     fn domains_and_groups_must_be_allowed() {
         let all = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let domains = Oidc { allowed_email_domains: all(&["example.com"]), ..oidc("https://id.example") };
+        let domains = Oidc { allowed_email_domains: all(&["example.com"]), ..Oidc::example() };
         let with = |email: &str| json!({ "sub": "al", "email": email, "email_verified": true });
         assert!(read(&domains, with("al@EXAMPLE.com")).is_ok());
         for bad in ["al@example.com.evil", "al@evil.example.com", "example.com", "al@example.com@evil"] {
             assert!(read(&domains, with(bad)).is_err(), "{bad}");
         }
         assert!(read(&domains, json!({ "sub": "al", "email": "al@example.com" })).is_err(), "not verified");
-        let groups = Oidc {
-            groups_claim: Some("groups".to_owned()),
-            allowed_groups: all(&["vpn"]),
-            ..oidc("https://id.example")
-        };
+        let groups = Oidc { groups_claim: Some("groups".to_owned()), allowed_groups: all(&["vpn"]), ..Oidc::example() };
         assert_eq!(read(&groups, json!({ "sub": "al", "groups": ["x", "VPN"] })), user("al", &["x", "VPN"]));
         assert_eq!(read(&groups, json!({ "sub": "al", "groups": "vpn" })), user("al", &["vpn"]));
         for bad in [json!(["x"]), json!([]), json!([1]), json!({ "vpn": true }), Value::Null, json!(vec!["vpn"; 129])] {

@@ -9,10 +9,11 @@ use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use prost::Message;
+use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
-use rustls::{ClientConfig, RootCertStore};
 use sealane_config::{Collector, CollectorEndpoint, CollectorProtocol, Signal};
 use sealane_requests::{Http1, MAX_HEAD, Task, chain, retry_after};
+use sealane_tls::{control_client, root_store};
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
@@ -192,14 +193,7 @@ impl Client {
 }
 
 fn tls(roots: &[CertificateDer<'static>], alpn: &[u8]) -> ClientConfig {
-    let mut store = RootCertStore::empty();
-    store.add_parsable_certificates(roots.iter().cloned());
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(rustls::ALL_VERSIONS)
-        .expect("the provider has suites for both versions")
-        .with_root_certificates(store)
-        .with_no_client_auth();
+    let mut config = control_client(root_store(roots));
     config.alpn_protocols = vec![alpn.to_vec()];
     config
 }

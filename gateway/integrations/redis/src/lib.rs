@@ -12,10 +12,10 @@
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, Value};
+use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use sealane_store::{Answer, Answers, Connection, Incarnation, Operation, Pending, Store, StoreError};
-use sealane_tls::connection_error_in_words;
+use sealane_tls::{connection_error_in_words, control_client, root_store};
 use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -138,15 +138,11 @@ impl RedisStore {
 }
 
 fn tls(roots: &[CertificateDer<'static>]) -> Result<Arc<ClientConfig>, String> {
-    let mut store = RootCertStore::empty();
-    let (added, _) = store.add_parsable_certificates(roots.iter().cloned());
-    if added == 0 {
+    let roots = root_store(roots);
+    if roots.is_empty() {
         return Err("no CA certificate is available to verify the store's server".to_owned());
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|e| e.to_string())?;
-    Ok(Arc::new(config.with_root_certificates(store).with_no_client_auth()))
+    Ok(Arc::new(control_client(roots)))
 }
 
 impl Store for RedisStore {

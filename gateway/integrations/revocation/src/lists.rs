@@ -3,11 +3,12 @@
 use crate::fetch::{self, Failure};
 use crate::folder;
 use crate::schedule::{self, now, share};
+use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
-use rustls::{ClientConfig, RootCertStore};
 use sealane_config::{FetchedList, RevocationSettings, parse_revocation_lists};
 use sealane_log as log;
 use sealane_tls::crl::List;
+use sealane_tls::{control_client, root_store};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -105,14 +106,7 @@ impl Lists {
 
 /// The settings of TLS for servers signed by `roots`.
 pub(crate) fn tls(roots: &[CertificateDer<'static>]) -> ClientConfig {
-    let mut store = RootCertStore::empty();
-    store.add_parsable_certificates(roots.iter().cloned());
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(rustls::ALL_VERSIONS)
-        .expect("the provider has suites for both versions")
-        .with_root_certificates(store)
-        .with_no_client_auth()
+    control_client(root_store(roots))
 }
 
 struct Task {

@@ -163,16 +163,13 @@ mod tests {
     use super::*;
     use crate::client::connection::{client_timeout, hello_arrived};
     use crate::client::state::ClientPhase;
-    use crate::counters::Counters;
-    use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls};
-    use crate::limits::ClientCounts;
-    use crate::service::{MAIL_CAPACITY, Setup};
+    use crate::fixtures::{self, client_policy, connection, limits, listener, snapshot, tls};
     use crate::snapshot::Snapshot;
     use rustix::net::{RecvFlags, recv};
-    use sealane_lane::{After, Inbox, Published, Service, mailbox};
+    use sealane_lane::{After, Inbox, Published, Service};
     use sealane_tls::policy::{Curve, Identities, Identity, KeyKind, ListenerTls, PrivateKey, ServerPolicy};
     use sealane_tls::remote::{SignatureScheme, Work};
-    use sealane_tls::{ClientContext, Records, sessions};
+    use sealane_tls::{ClientContext, Records};
     use std::fmt;
     use std::os::fd::OwnedFd;
     use std::sync::Mutex;
@@ -264,21 +261,7 @@ mod tests {
         config.listeners = vec![Arc::new(secure)];
         let published = Published::new(config);
         let mut cx = Context::new().unwrap();
-        let (mailbox, inbox) = mailbox(MAIL_CAPACITY).unwrap();
-        let setup = Setup {
-            slot: 0,
-            mailboxes: vec![mailbox],
-            sessions: sessions::shelves(1).pop().unwrap(),
-            snapshots: published.subscribe(),
-            counters: Arc::new(Counters::default()),
-            short_of_memory: Arc::default(),
-            clients: Arc::new(ClientCounts::new(1)),
-            client_requests: Arc::new(ClientCounts::new(1)),
-            passwords: Box::new(|_| false),
-            log: None,
-            records: record_sink().0,
-        };
-        let proxy = Proxy::new(setup, &mut cx).unwrap();
+        let (proxy, inbox) = fixtures::lane(&published, &mut cx);
         Lane { proxy, cx, inbox, token, _published: published }
     }
 

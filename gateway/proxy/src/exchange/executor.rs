@@ -523,7 +523,7 @@ fn send_error_text(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u
         x.routed.deny(DeniedBy::EarlyData);
     }
     let of_upstream = x.routed.served == Some(Served::ReplacedPage);
-    if let Some((listener, page)) = x.routed.page(status, of_upstream)
+    if let Some((listener, page, status)) = x.routed.page(status, of_upstream)
         && let Some(page) = listener.routing.pages.get(page)
     {
         if x.routed.served.is_none() {

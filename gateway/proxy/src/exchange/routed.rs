@@ -330,15 +330,15 @@ impl Routed {
         };
     }
 
-    /// The page for an answer with this status, by its index among those of the listener. `of_upstream`: the answer is an
-    /// upstream's.
-    pub fn page(&self, status: u16, of_upstream: bool) -> Option<(Rc<LaneListener>, usize)> {
+    /// The page for an answer with this status, by its index among those of the listener, and the status that the client gets.
+    /// `of_upstream`: the answer is an upstream's.
+    pub fn page(&self, status: u16, of_upstream: bool) -> Option<(Rc<LaneListener>, usize, u16)> {
         let (listener, _) = self.host.as_ref()?;
         if let (Some(page), 503, false) = (self.page, status, of_upstream) {
-            return Some((listener.clone(), page));
+            return Some((listener.clone(), page, status));
         }
         let pages = &self.responses()?.error_pages;
-        page_for(pages, status, of_upstream).map(|page| (listener.clone(), page))
+        page_for(pages, status, of_upstream).map(|(page, status)| (listener.clone(), page, status))
     }
 
     /// What the response has: what the route says, or the host where no route is selected.

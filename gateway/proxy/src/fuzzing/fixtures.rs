@@ -1,16 +1,25 @@
 //! What the fuzz targets of whole lanes have in common with the unit tests of the parts: a snapshot without listeners or upstreams of
-//! its own. `crate::fixtures` adds what only tests need.
+//! its own, and a lane. `crate::fixtures` adds what only tests need.
 
+use crate::counters::Counters;
+use crate::limits::ClientCounts;
 use crate::records::{ERRORS, Record, RecordSink};
+use crate::service::{MAIL_CAPACITY, Message, Proxy, Setup};
 use crate::snapshot::{
-    AddressHeader, ClientLimits, Listener, Relays, Routing, Server, Snapshot, SynData, Upstream, UpstreamHttp,
+    AddressHeader, ClientLimits, Listener, Quic, QuicSettings, Relays, Routing, Server, Snapshot, SynData, Upstream,
+    UpstreamHttp,
 };
 use crate::upstream::balance::{Balance, HashKey};
 use crate::upstream::server_state::{GroupState, ServerState};
 use sealane_http::h1::{Limits, Tolerance};
+use sealane_lane::{Context, Inbox, Published, mailbox};
 use sealane_route::SiteMap;
 use sealane_route::proxies::TrustedProxies;
-use sealane_tls::policy::TicketKeys;
+use sealane_tls::policy::{
+    Curve, Group, Identities, Identity, KeyKind, ListenerTls, PrivateKey, ServerPolicy, Suite, TicketKeys, Version,
+};
+use sealane_tls::sessions;
+use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU16;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -61,6 +70,71 @@ pub(crate) fn listener(id: u32) -> Listener {
         sites: Arc::new(SiteMap::default()),
         actions: Arc::new([]),
     }
+}
+
+/// TLS with a certificate for `a.example`, and the key that goes with it, in PKCS #8.
+pub(crate) fn listener_tls(certificate: Vec<u8>, key: Vec<u8>) -> ListenerTls {
+    let identity = Identity {
+        chain: vec![certificate.into()],
+        key: PrivateKey::Local(key.try_into().expect("a key")),
+        ocsp: None,
+        kind: KeyKind::Ecdsa,
+        curve: Some(Curve::P256),
+        source: "a test".into(),
+    };
+    let mut identities = Identities { all: vec![Arc::new(identity)], default: vec![0], ..Identities::default() };
+    identities.names.insert("a.example".parse().expect("a name"), vec![0]).expect("the first one");
+    let policy = ServerPolicy {
+        id: [1; 16],
+        name: "default".into(),
+        versions: vec![Version::Tls13],
+        groups: vec![Group::X25519],
+        suites: vec![Suite::TLS13_AES_128_GCM_SHA256],
+        alpn: Vec::new(),
+        identities: Arc::new(identities),
+        tickets: 2,
+        resumption: true,
+        max_early_data: 0,
+        client_auth: None,
+        dangerous_key_log: None,
+    };
+    ListenerTls { policies: vec![Arc::new(policy)], sites: Arc::new(SiteMap::default()) }
+}
+
+/// A listener with HTTP/3 at this socket. A client may open so many streams, and above so many handshakes, addresses are to be proven.
+pub(crate) fn quic_listener(socket: UdpSocket, tls: ListenerTls, max_streams: u32, retry_above: usize) -> Listener {
+    let settings = QuicSettings {
+        max_streams,
+        stream_window: 1 << 16,
+        connection_window: 1 << 20,
+        send_window: 1 << 20,
+        migration: false,
+        offload: false,
+        retry_above,
+        alt_svc: None,
+    };
+    let address = socket.local_addr().expect("it is bound");
+    let quic = Quic { sockets: vec![Arc::new(socket.into())], settings };
+    Listener { address, tls: Some(tls), quic: Some(quic), ..listener(1) }
+}
+
+/// A lane without others, and what it would receive from them.
+pub(crate) fn lane(snapshots: &Arc<Published<Snapshot>>, cx: &mut Context) -> (Proxy, Inbox<Message>) {
+    let (mailbox, inbox) = mailbox(MAIL_CAPACITY).expect("a descriptor");
+    let setup = Setup {
+        slot: 0,
+        mailboxes: vec![mailbox],
+        sessions: sessions::stores(1).pop().expect("one store"),
+        snapshots: snapshots.subscribe(),
+        counters: Arc::new(Counters::default()),
+        short_of_memory: Arc::default(),
+        clients: Arc::new(ClientCounts::new(1)),
+        client_requests: Arc::new(ClientCounts::new(1)),
+        passwords: Box::new(|_| false),
+        log: None,
+        records: record_sink().0,
+    };
+    (Proxy::new(setup, cx).expect("a lane"), inbox)
 }
 
 /// A group of so many servers.

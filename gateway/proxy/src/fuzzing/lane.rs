@@ -6,17 +6,16 @@
 //!
 //! The input is a sequence of steps: a byte that says who does what, and for bytes that are sent a length and the bytes.
 
-use super::fixtures::{limits, listener, record_sink, snapshot, upstream};
+use super::fixtures::{lane, limits, listener, snapshot, upstream};
 use super::frames;
 use crate::accept::adopt_client;
 use crate::client::state::ClientPhase;
 use crate::conn::Conn;
-use crate::counters::{Count, Counters};
+use crate::counters::Count;
 use crate::h2::frames::{HEADERS, SETTINGS};
 use crate::h2::guard::PREFACE;
-use crate::limits::ClientCounts;
 use crate::memory::Window;
-use crate::service::{MAIL_CAPACITY, Proxy, Setup};
+use crate::service::Proxy;
 use crate::snapshot::{Action, Listener, Snapshot, UpstreamHttp};
 use crate::transport::Transport;
 use crate::upstream::h2_connection::h2_upstream_begin;
@@ -27,9 +26,8 @@ use rustix::net::{
 };
 use sealane_http::h1::{BodyDecoder, Limits, What, parse_request, parse_response};
 use sealane_http::{BodyLength, Method, ParseError, RequestHead, ResponseHead};
-use sealane_lane::{After, Context, Key, Published, Ready, Service, mailbox};
+use sealane_lane::{After, Context, Key, Published, Ready, Service};
 use sealane_route::{NameMap, SiteMap};
-use sealane_tls::sessions;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -158,23 +156,6 @@ fn forwarding(h2c: bool) -> Listener {
     Listener { sites, actions: Arc::new([Action::Proxy { upstream: 0 }]), h2c, ..listener(1) }
 }
 
-pub(super) fn lane(snapshots: &Arc<Published<Snapshot>>, cx: &mut Context) -> Proxy {
-    let setup = Setup {
-        slot: 0,
-        mailboxes: vec![mailbox(MAIL_CAPACITY).expect("a descriptor").0],
-        sessions: sessions::shelves(1).pop().expect("one shelf"),
-        snapshots: snapshots.subscribe(),
-        counters: Arc::new(Counters::default()),
-        short_of_memory: Arc::default(),
-        clients: Arc::new(ClientCounts::new(1)),
-        client_requests: Arc::new(ClientCounts::new(1)),
-        passwords: Box::new(|_| false),
-        log: None,
-        records: record_sink().0,
-    };
-    Proxy::new(setup, cx).expect("a lane")
-}
-
 /// The lane's end of a connection, and the other one.
 fn socket_pair() -> (OwnedFd, OwnedFd) {
     let (ours, peer) =
@@ -196,7 +177,7 @@ impl Stack {
         config.listeners = vec![Arc::new(forwarding(client == Http::Two))];
         let published = Published::new(config);
         let mut cx = Context::new().expect("a descriptor");
-        let mut proxy = lane(&published, &mut cx);
+        let (mut proxy, _) = lane(&published, &mut cx);
 
         let (ours, peer) = socket_pair();
         let listener = proxy.settings.listeners()[0].clone();

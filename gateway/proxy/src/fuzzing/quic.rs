@@ -4,21 +4,17 @@
 //! Whatever comes: nothing panics, the lane falls asleep again, a stranger who has proven no address is sent at most three times as much
 //! as came from it, and begins no more connections than it sends first packets.
 
-use super::fixtures::{limits, listener, snapshot};
-use super::lane::lane;
+use super::fixtures::{lane, limits, listener_tls, quic_listener, snapshot};
 use crate::conn::Conn;
 use crate::quic::Datagram;
 use crate::service::{Message, Proxy};
-use crate::snapshot::{Quic, QuicSettings, Snapshot};
+use crate::snapshot::Snapshot;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
 use bytes::BytesMut;
 use sealane_lane::{After, Context, Published, Service};
-use sealane_route::SiteMap;
 use sealane_tls::fuzzing::client_initial;
-use sealane_tls::policy::{
-    Curve, Group, Identities, Identity, KeyKind, ListenerTls, PrivateKey, ServerPolicy, Suite, Version,
-};
+use sealane_tls::policy::ListenerTls;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 
@@ -35,31 +31,7 @@ const BEYOND: usize = 1500 * IDS as usize;
 /// notice.
 fn tls() -> ListenerTls {
     let key = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new()).expect("a key");
-    let identity = Identity {
-        chain: vec![include_bytes!("certificate.der").to_vec().into()],
-        key: PrivateKey::Local(key.as_ref().to_vec().try_into().expect("a key")),
-        ocsp: None,
-        kind: KeyKind::Ecdsa,
-        curve: Some(Curve::P256),
-        source: "a fuzz target".into(),
-    };
-    let mut identities = Identities { all: vec![Arc::new(identity)], default: vec![0], ..Identities::default() };
-    identities.names.insert("a.example".parse().expect("a name"), vec![0]).expect("the first one");
-    let policy = ServerPolicy {
-        id: [1; 16],
-        name: "default".into(),
-        versions: vec![Version::Tls13],
-        groups: vec![Group::X25519],
-        suites: vec![Suite::TLS13_AES_128_GCM_SHA256],
-        alpn: Vec::new(),
-        identities: Arc::new(identities),
-        tickets: 2,
-        resumption: true,
-        max_early_data: 0,
-        client_auth: None,
-        dangerous_key_log: None,
-    };
-    ListenerTls { policies: vec![Arc::new(policy)], sites: Arc::new(SiteMap::default()) }
+    listener_tls(include_bytes!("certificate.der").to_vec(), key.as_ref().to_vec())
 }
 
 fn socket() -> UdpSocket {
@@ -70,22 +42,8 @@ fn socket() -> UdpSocket {
 
 /// The lane's snapshot, with HTTP/3 at this socket.
 fn config(socket: UdpSocket, retry_above: usize) -> Snapshot {
-    let mut secure = listener(1);
-    secure.address = socket.local_addr().expect("it is bound");
-    secure.tls = Some(tls());
-    let settings = QuicSettings {
-        max_streams: 10,
-        stream_window: 1 << 16,
-        connection_window: 1 << 20,
-        send_window: 1 << 20,
-        migration: false,
-        offload: false,
-        retry_above,
-        alt_svc: None,
-    };
-    secure.quic = Some(Quic { sockets: vec![Arc::new(socket.into())], settings });
     let mut config = snapshot(limits(), Vec::new());
-    config.listeners = vec![Arc::new(secure)];
+    config.listeners = vec![Arc::new(quic_listener(socket, tls(), 10, retry_above))];
     config
 }
 
@@ -102,7 +60,7 @@ pub fn lane_quic(data: &[u8]) {
     let remote = client.local_addr().expect("it is bound");
     let published = Published::new(config(socket(), if first & 1 == 0 { 100 } else { 0 }));
     let mut cx = Context::new().expect("a descriptor");
-    let mut proxy = lane(&published, &mut cx);
+    let (mut proxy, _) = lane(&published, &mut cx);
     let (mut sent, mut got, mut firsts) = (0, 0, 0);
     for _ in 0..DATAGRAMS {
         let Some((&[kind, high, low], more)) = rest.split_first_chunk() else { break };

@@ -2,6 +2,7 @@
 //! whose nftables rules are made here.
 
 use anyhow::{Context as _, Result, bail};
+use sealane_sys::forwarding;
 use sealane_tunnel::plane::Prefix;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -46,18 +47,14 @@ impl Networks {
     /// The families of these networks between which and other networks the kernel does not forward, as lines that say what to
     /// do.
     pub fn not_forwarded(&self) -> Vec<String> {
-        let off = |file: &str| std::fs::read_to_string(file).is_ok_and(|text| text.trim() == "0");
-        let four = self.four.is_some() && off("/proc/sys/net/ipv4/ip_forward");
-        let six = self.six.is_some() && off("/proc/sys/net/ipv6/conf/all/forwarding");
-        let line = |family, setting| {
+        let missing = forwarding::missing(self.four.is_some(), self.six.is_some()).into_iter();
+        let line = |(family, setting)| {
             format!(
                 "this system does not forward {family}, so clients reach no other network: sudo sysctl -w {setting}=1 (and \
                  a file in /etc/sysctl.d to keep it)"
             )
         };
-        let four = four.then(|| line("IPv4", "net.ipv4.ip_forward"));
-        let six = six.then(|| line("IPv6", "net.ipv6.conf.all.forwarding"));
-        four.into_iter().chain(six).collect()
+        missing.map(line).collect()
     }
 }
 

@@ -17,7 +17,7 @@ use sealane_ovpn::data::{Cipher, Format, Header, PeerId};
 use sealane_ovpn::peer_info::{self, PeerInfo, proto};
 use sealane_ovpn::push::{self, Flags};
 use sealane_tunnel::filter::Filter;
-use sealane_tunnel::plane::{Keepalive, Prefix, SocketId, Transport};
+use sealane_tunnel::plane::{Keepalive, Prefix, Rates, SocketId, Transport};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -175,6 +175,8 @@ pub(super) struct Peer {
     pub group: Option<String>,
     /// What the plane lets it reach; `None`: it is not known.
     pub filter: Option<Option<Arc<Filter>>>,
+    /// How much the plane lets it send and receive; `None`: it is not known.
+    pub rates: Option<Rates>,
     /// Its password is checked, or waits for that.
     pub check: Option<Check>,
     /// Somebody was asked about it.
@@ -238,6 +240,7 @@ impl Peer {
             directory_groups: Vec::new(),
             group: None,
             filter: None,
+            rates: None,
             check: None,
             pending: None,
             login: None,

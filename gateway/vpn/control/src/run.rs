@@ -14,7 +14,7 @@ use sealane_log as log;
 use sealane_sys::netlink::Netlink;
 use sealane_tunnel::plane::{Feature, Plane, Prefix, Transport};
 use sealane_tunnel::user::{Config, Role, Sockets};
-use sealane_tunnel::{Prepared as PreparedPlane, Started};
+use sealane_tunnel::{Choice, Prepared as PreparedPlane, Started};
 use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -92,7 +92,12 @@ impl Vpn {
         let (sink, outlet) = server::inbox();
         let started = sealane_tunnel::start(settings.data_plane, &config(&settings), sockets, sink);
         let Started { plane, not_kernel } = started.map_err(|e| {
-            let what = no_interface(&settings.device, false, e.kind());
+            let what = match e.kind() {
+                io::ErrorKind::Unsupported if settings.data_plane == Choice::Kernel => {
+                    "the tunnel cannot start with data_plane = \"kernel\"".to_owned()
+                }
+                kind => no_interface(&settings.device, false, kind),
+            };
             anyhow::Error::new(e).context(what)
         })?;
         let notes = notes(plane.as_ref(), not_kernel, &settings);
@@ -346,6 +351,7 @@ fn config(settings: &Settings) -> Config {
         mtu: settings.mtu,
         gather: settings.gather,
         access_lists: settings.has_access_lists(),
+        rates: settings.has_rates(),
         takes_connections: settings.shares_port,
         addresses: four.into_iter().chain(six).collect(),
         routes: behind_clients(settings).into_iter().collect(),
@@ -371,6 +377,15 @@ fn notes(plane: &dyn Plane, not_kernel: Option<String>, settings: &Settings) -> 
     }
     if settings.has_access_lists() && !plane.supports(Feature::AccessLists) {
         notes.push("the kernel's data plane has no access lists: the gateway refuses clients that have one".to_owned());
+    }
+    if settings.has_rates() && !plane.supports(Feature::Rates) {
+        notes.push("the kernel's data plane has no rates: the gateway refuses clients that have one".to_owned());
+    }
+    if settings.client_to_client && !plane.supports(Feature::ClientToClient) {
+        notes.push(
+            "client_to_client with the kernel's data plane: packets between clients pass the system's forwarding and firewall"
+                .to_owned(),
+        );
     }
     notes.extend(reached(settings).not_forwarded());
     notes

@@ -9,6 +9,7 @@ use sealane_config::{ClientCertificates, Tunnel, TunnelGroup, TunnelParts};
 use sealane_ovpn::file::NameRule;
 use sealane_passwords::{Directory, Found, Pending};
 use sealane_tunnel::filter::Filter;
+use sealane_tunnel::plane::Rates;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,6 +97,12 @@ impl Settings {
     pub(super) fn filter_of(&self, name: &str, group: Option<&TunnelGroup>) -> Option<Arc<Filter>> {
         let own = self.clients.get(name).and_then(|client| client.filter.as_ref());
         own.or(group.and_then(|group| group.filter.as_ref())).cloned()
+    }
+
+    /// How much a client may send and receive: its own rates, else its group's, else those of the tunnel.
+    pub(super) fn rates_of(&self, name: &str, group: Option<&TunnelGroup>) -> Rates {
+        let own = self.clients.get(name).map(|client| client.rates).unwrap_or_default();
+        own.or(group.map(|group| group.rates).unwrap_or_default()).or(self.rates)
     }
 }
 

@@ -10,6 +10,7 @@ use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use sealane_ovpn::file::NameRule;
+use sealane_tls::crl::OldList;
 use sealane_tls::{attribute_name, certificate_problem, revocation_list_problem};
 use webpki::{
     CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, OwnedCertRevocationList, RevocationCheckDepth,
@@ -119,6 +120,8 @@ pub struct Verifier {
     root_certificates: Vec<CertificateDer<'static>>,
     hints: Vec<DistinguishedName>,
     crls: Vec<CertRevocationList<'static>>,
+    /// Lists of X.509 version 1.
+    old_lists: Vec<OldList>,
     demands: Demands,
     /// A client may come without a certificate.
     optional: bool,
@@ -150,14 +153,18 @@ impl Verifier {
             true => Vec::new(),
             false => ca.iter().map(|cert| cert.clone().into_owned()).collect(),
         };
-        let crls = crls.iter().map(|der| {
+        let (old, crls): (Vec<&Vec<u8>>, Vec<_>) = crls.iter().partition(|der| OldList::is_one(der));
+        let read =
+            |der: &Vec<u8>| OldList::read(der, ca).map_err(|why| anyhow!("a revocation list cannot be used: {why}"));
+        let old_lists = old.into_iter().map(read).collect::<Result<_>>()?;
+        let crls = crls.into_iter().map(|der| {
             let crl = OwnedCertRevocationList::from_der(der)
                 .map_err(|e| anyhow!("a revocation list cannot be used: {}", revocation_list_problem(der, &e)))?;
             Ok(CertRevocationList::from(crl))
         });
         let crls = crls.collect::<Result<_>>()?;
         let algorithms = provider.signature_verification_algorithms;
-        Ok(Self { roots, root_certificates, hints, crls, demands, optional, algorithms })
+        Ok(Self { roots, root_certificates, hints, crls, old_lists, demands, optional, algorithms })
     }
 
     fn check(
@@ -187,6 +194,8 @@ impl Verifier {
         let path = end
             .verify_for_usage(self.algorithms.all, &self.roots, intermediates, now, usage, revocation, None)
             .map_err(bad)?;
+        self.is_not_listed(cert, now)?;
+        path.intermediate_certificates().try_for_each(|cert| self.is_not_listed(&cert.der(), now))?;
         let expected = &self.demands.issuer_fingerprints;
         if !expected.is_empty() {
             let is_expected = |cert: &[u8]| expected.iter().any(|f| f.is_of(cert));
@@ -200,6 +209,16 @@ impl Verifier {
             }
         }
         self.demanded(cert)
+    }
+
+    /// Checks what lists of X.509 version 1 say of a certificate of the chain.
+    fn is_not_listed(&self, cert: &[u8], now: UnixTime) -> Result<(), Error> {
+        if self.old_lists.is_empty() {
+            return Ok(());
+        }
+        let (_, cert) =
+            X509Certificate::from_der(cert).map_err(|_| Error::InvalidCertificate(CertificateError::BadEncoding))?;
+        self.old_lists.iter().try_for_each(|list| list.check(&cert, now)).map_err(Error::InvalidCertificate)
     }
 
     /// The CA certificates of a trust anchor. A renewed CA may have several.

@@ -3,10 +3,11 @@
 use crate::fields::{Malformed, Reader, Writer};
 use crate::filter::Filter;
 use crate::kernel;
-use crate::plane::{Keepalive, PeerId, PeerNew, Plane, Prefix, Sink, SocketId, Transport, VERSION};
+use crate::plane::{Keepalive, PeerId, PeerNew, Plane, Prefix, Rates, Sink, SocketId, Transport, VERSION};
 use crate::user::{self, Config};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -79,7 +80,7 @@ pub(crate) fn check_version(fields: &Reader<'_>) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
-/// What control has said of a peer, in fields 1 to 13, and 16.
+/// What control has said of a peer, in fields 1 to 13, and 16 to 18.
 pub(crate) fn write_about(w: Writer, about: &PeerNew) -> Writer {
     w.number(1, about.peer.get().into())
         .optional(about.sent_peer, |w, id| w.number(2, id.get().into()))
@@ -95,6 +96,8 @@ pub(crate) fn write_about(w: Writer, about: &PeerNew) -> Writer {
         .number(12, about.keepalive.ping.into())
         .number(13, about.keepalive.ping_restart.into())
         .optional(about.filter.as_ref(), |w, filter| w.bytes(16, filter.to_string().as_bytes()))
+        .optional(about.rates.upload, |w, rate| w.number(17, rate.get()))
+        .optional(about.rates.download, |w, rate| w.number(18, rate.get()))
 }
 
 pub(crate) fn read_about(fields: Reader<'_>) -> Result<PeerNew, Malformed> {
@@ -120,9 +123,27 @@ pub(crate) fn read_about(fields: Reader<'_>) -> Result<PeerNew, Malformed> {
         let filter = str::from_utf8(text).ok().and_then(Filter::from_text).ok_or(Malformed("an access list"))?;
         about.filter = Some(Arc::new(filter));
     }
+    let rate = |tag| fields.optional_number(tag).map(|rate| rate.and_then(NonZeroU64::new));
+    about.rates = Rates { upload: rate(17)?, download: rate(18)? };
     Ok(about)
 }
 
 pub(crate) fn invalid(e: Malformed) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, e)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_go_along_and_none_is_none() {
+        let remote = "192.0.2.7:9".parse().unwrap();
+        let mut about = PeerNew::new(PeerId::new(5).unwrap(), SocketId::new(0, 0), Transport::Udp, remote);
+        for (upload, download) in [(0, 0), (8_000, 0), (0, u64::MAX), (1, 2)] {
+            about.rates = Rates { upload: NonZeroU64::new(upload), download: NonZeroU64::new(download) };
+            let bytes = write_about(Writer::default(), &about).finish();
+            assert_eq!(read_about(Reader::new(&bytes).unwrap()).unwrap().rates, about.rates);
+        }
+    }
 }

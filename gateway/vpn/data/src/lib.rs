@@ -23,7 +23,7 @@ use user::{Config, Sockets};
 /// Which plane to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// The kernel's where it is there and can do what the configuration asks; else user space.
+    /// The kernel's where it is there and does what the configuration asks as user space does it; else user space.
     #[default]
     Auto,
     /// User space.
@@ -51,7 +51,12 @@ impl std::fmt::Debug for Started {
 pub fn start(choice: Choice, config: &Config, sockets: Sockets, sink: Arc<dyn Sink>) -> io::Result<Started> {
     let mut not_kernel = None;
     if choice != Choice::User {
-        match kernel::KernelPlane::start(config, &sockets, sink.clone()) {
+        let differs = kernel::differs(config).filter(|_| choice == Choice::Auto);
+        let started = match differs {
+            Some(why) => Err(io::Error::new(io::ErrorKind::Unsupported, why)),
+            None => kernel::KernelPlane::start(config, &sockets, sink.clone()),
+        };
+        match started {
             Ok(plane) => return Ok(Started { plane: Box::new(plane), not_kernel }),
             Err(e) if choice == Choice::Auto && e.kind() == io::ErrorKind::Unsupported => {
                 not_kernel = Some(e.to_string());

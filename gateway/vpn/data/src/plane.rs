@@ -22,6 +22,7 @@ use crate::filter::Filter;
 use sealane_lane::Undelivered;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -150,6 +151,27 @@ pub struct Keepalive {
     pub ping_restart: u16,
 }
 
+/// How many bytes of IP packets a peer may send and receive per second; `None`: any number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// From the peer.
+    pub upload: Option<NonZeroU64>,
+    /// To the peer.
+    pub download: Option<NonZeroU64>,
+}
+
+impl Rates {
+    /// Whether both are missing.
+    pub const fn is_unlimited(self) -> bool {
+        self.upload.is_none() && self.download.is_none()
+    }
+
+    /// These, and others where one of these is missing.
+    pub fn or(self, others: Self) -> Self {
+        Self { upload: self.upload.or(others.upload), download: self.download.or(others.download) }
+    }
+}
+
 /// A peer to be served. Made with [`PeerNew::new`]; then set what differs.
 #[derive(Clone, Debug)]
 pub struct PeerNew {
@@ -179,6 +201,8 @@ pub struct PeerNew {
     pub keepalive: Keepalive,
     /// What it may reach; `None`: everything.
     pub filter: Option<Arc<Filter>>,
+    /// How much it may send and receive.
+    pub rates: Rates,
 }
 
 impl PeerNew {
@@ -198,6 +222,7 @@ impl PeerNew {
             max_segment: 0,
             keepalive: Keepalive::default(),
             filter: None,
+            rates: Rates::default(),
         }
     }
 }
@@ -223,6 +248,8 @@ pub struct PeerSet {
     pub keepalive: Option<Keepalive>,
     /// What it may reach from now on; `Some(None)`: everything.
     pub filter: Option<Option<Arc<Filter>>>,
+    /// How much it may send and receive from now on.
+    pub rates: Option<Rates>,
 }
 
 /// Why a peer went, in the words of the kernel's family.
@@ -516,6 +543,10 @@ pub enum Feature {
     HandOver,
     /// [`PeerNew::filter`].
     AccessLists,
+    /// [`PeerNew::rates`].
+    Rates,
+    /// Packets between peers that the system does not see.
+    ClientToClient,
 }
 
 /// A data plane.

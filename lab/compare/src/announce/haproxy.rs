@@ -56,6 +56,8 @@ impl Case<'_> {
                     || word(1) == "offload" && self.is_received("accept-encoding")
             }
             ("cookie", name) => self.is_cookie(name, words.contains(&"nocache")),
+            // Which requests are sent again because of the response.
+            ("retry-on", _) => self.server_fails() && self.is(&[Aspect::Status, Aspect::Backend]),
             ("option", "forwardfor") => {
                 let at = words.iter().position(|w| *w == "header");
                 self.is_received(at.map_or("x-forwarded-for", |at| word(at + 1)))
@@ -270,9 +272,10 @@ impl Case<'_> {
     /// The cookie of a name, which chooses the server.
     fn is_cookie(&self, name: &str, nocache: bool) -> bool {
         let without = |text: &str, separator: &str| -> Vec<String> {
-            let begin = format!("{name}=");
-            let others =
-                text.split(separator).map(str::trim).filter(|c| !c.starts_with(&begin) && *c != "-" && !c.is_empty());
+            // With `prefix`, the translation has a cookie of its own beside the server's.
+            let own = [format!("{name}="), format!("{name}-server=")];
+            let is_own = |c: &&str| own.iter().any(|begin| c.starts_with(begin));
+            let others = text.split(separator).map(str::trim).filter(|c| !is_own(c) && *c != "-" && !c.is_empty());
             others.map(str::to_owned).collect()
         };
         let same = |separator: &str| {

@@ -517,6 +517,13 @@ impl<'p, 'n> Frontend<'p, 'n> {
         for behaviour in [Behaviour::Redirect, Behaviour::Error, Behaviour::Missing] {
             self.push(plan, Draft { behaviour, ..draft.clone() });
         }
+        let retries = |p: &Proxy<'_>| {
+            let by_status = |w: &String| w == "503" || w == "all-retryable-errors";
+            p.lines().any(|n| n.name() == "retry-on" && n.words.iter().any(by_status))
+        };
+        if self.all.iter().any(|p| p.section.place == draft.place && retries(p)) {
+            self.push(plan, Draft { behaviour: Behaviour::Unavailable, ..draft.clone() });
+        }
         self.push(plan, draft.clone().with("X-Forwarded-For", "10.1.2.3"));
         self.push(plan, draft.clone().at(&format!("{}?q=1", draft.path)));
         let compresses = |proxy: &Proxy<'_>| proxy.lines().any(|n| n.name() == "compression");
@@ -587,6 +594,10 @@ impl<'p, 'n> Frontend<'p, 'n> {
             if let Some(why) = out.why {
                 plan.unasked(&node.place, why);
             }
+            for all in [&out.held, &out.missed] {
+                let spelled = all.iter().find_map(|d| d.clone().spelled(&base));
+                spelled.into_iter().for_each(|d| self.push(plan, d));
+            }
             out.missed.into_iter().for_each(|d| self.push(plan, d));
             held = out.held;
         }
@@ -605,6 +616,10 @@ impl<'p, 'n> Frontend<'p, 'n> {
                     true => first.clone().with("Connection", "upgrade").with("Upgrade", "websocket"),
                     false => first.clone().with(name, "from-the-client"),
                 };
+                // A proxy that may name clients may not say this for HAProxy.
+                if let Some(trusted) = self.trusted().filter(|_| !draft.proxy) {
+                    self.push(plan, Draft { from: Some(trusted.inside), ..draft.clone() });
+                }
                 self.push(plan, draft);
             }
             ("set-header" | "add-header" | "del-header" | "replace-header" | "replace-value", name)
@@ -661,6 +676,35 @@ mod tests {
 
     fn node(line: u32, words: &str, block: Option<Vec<Node>>) -> Node {
         Node { place: place(line), words: words.split(' ').map(str::to_owned).collect(), block, from: None }
+    }
+
+    #[test]
+    fn spellings_trusted_proxies_and_status_503_are_tried() {
+        let frontend = vec![
+            node(2, "mode http", None),
+            node(3, "bind :80", None),
+            node(4, "http-request set-src req.hdr(x-real-ip) if { src 10.20.0.0/16 }", None),
+            node(5, "http-request set-header X-Forwarded-Host %[req.hdr(host)]", None),
+            node(6, "http-request deny unless { req.hdr(X-Api-Key) -m found }", None),
+            node(7, "default_backend b", None),
+        ];
+        let backend = |retry: &str| {
+            vec![node(9, "mode http", None), node(10, retry, None), node(11, "server s 10.0.0.1:80", None)]
+        };
+        let drafts = |retry: &str| {
+            let tree = [node(1, "frontend f", Some(frontend.clone())), node(8, "backend b", Some(backend(retry)))];
+            plan(&tree, &Abilities::default(), &Lists::default()).drafts
+        };
+        let all = drafts("retry-on conn-failure 503");
+        let has = |name: &str, is: &dyn Fn(&Draft) -> bool| {
+            all.iter().any(|d| d.headers.iter().any(|(n, _)| n == name) && is(d))
+        };
+        assert!(has("X_Api_Key", &|d| d.spelled && d.place.line == 6), "{all:?}");
+        assert!(!all.iter().any(|d| d.spelled && d.place.line != 6), "{all:?}");
+        let is_trusted = |d: &Draft| d.from.is_some_and(|from| from.to_string().starts_with("10.20."));
+        assert!(has("X-Forwarded-Host", &is_trusted) && has("X-Forwarded-Host", &|d| d.from.is_none()), "{all:?}");
+        let unavailable = |all: &[Draft]| all.iter().any(|d| d.behaviour == Behaviour::Unavailable);
+        assert!(unavailable(&all) && !unavailable(&drafts("retry-on conn-failure")));
     }
 
     #[test]

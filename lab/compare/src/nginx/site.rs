@@ -347,6 +347,21 @@ impl<'n> Site<'_, 'n> {
         }
     }
 
+    /// The headers that `auth_request_set` takes from the answer of the server that is asked.
+    fn answers(&self, draft: &Draft, location: &Location<'n>, plan: &mut Plan) {
+        let of_server = self.nodes.iter().copied().chain(self.server.node.inner());
+        for node in of_server.chain(location.chain.iter().flat_map(|n| n.inner())) {
+            let value = node.word(2).replace(['{', '}'], "");
+            let header = value.strip_prefix("$upstream_http_").filter(|_| node.name() == "auth_request_set");
+            if let Some(header) =
+                header.filter(|h| !h.is_empty() && h.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
+            {
+                let served = vec![format!("{}:from-the-answer", header.replace('_', "-"))];
+                plan.push(Draft { place: node.place.clone(), served, ..draft.clone() });
+            }
+        }
+    }
+
     fn location(&self, base: &Draft, location: &Location<'n>, plan: &mut Plan) {
         let node = location.node();
         let paths = paths(location);
@@ -379,6 +394,7 @@ impl<'n> Site<'_, 'n> {
         let asks = |n: &Node| n.all("auth_request").any(|a| a.word(1) != "off");
         if location.chain.iter().any(|n| asks(n)) || asks(self.server.node) {
             plan.push(Draft { behaviour: Behaviour::Forbidden, ..draft.clone() });
+            self.answers(&draft, location, plan);
         }
         if passes {
             plan.push(upgrade(&draft));

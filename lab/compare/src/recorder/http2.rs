@@ -11,7 +11,7 @@ use rustls::StreamOwned;
 use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::runtime::Runtime;
 use tokio_rustls::TlsAcceptor;
 
@@ -41,20 +41,27 @@ pub(super) fn over_tls(socket: TcpStream, arrival: Arrival, shared: &Arc<Shared>
     let handshake = async {
         socket.set_nonblocking(true)?;
         let stream = tokio::net::TcpStream::from_std(socket)?;
-        let stream = tokio::time::timeout(IDLE, acceptor.accept(stream)).await??;
+        let mut stream = tokio::time::timeout(IDLE, acceptor.accept(stream)).await??;
+        let mut begin = Vec::new();
         if stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+            // Health checks of HAProxy negotiate HTTP/2, and then speak HTTP/1 all the same.
+            begin = vec![0; 4];
+            tokio::time::timeout(IDLE, stream.read_exact(&mut begin)).await??;
+        }
+        if begin == b"PRI " {
             let name = stream.get_ref().1.server_name().map(str::to_owned);
             let arrival = Arrival { tls: Some(name), ..arrival.clone() };
-            serve(stream, &arrival, shared).await?;
+            let (read, write) = tokio::io::split(stream);
+            serve(tokio::io::join(begin.as_slice().chain(read), write), &arrival, shared).await?;
             return Ok(None);
         }
         let (stream, session) = stream.into_inner();
         let stream = stream.into_std()?;
-        Ok::<_, io::Error>(Some(StreamOwned::new(session, stream)))
+        Ok::<_, io::Error>(Some((StreamOwned::new(session, stream), begin)))
     };
-    let Some(tls) = runtime()?.block_on(handshake)? else { return Ok(()) };
+    let Some((tls, begin)) = runtime()?.block_on(handshake)? else { return Ok(()) };
     tls.sock.set_nonblocking(false)?;
-    requests_over_tls(tls, arrival, shared)
+    requests_over_tls(tls, begin, arrival, shared)
 }
 
 async fn serve<S>(stream: S, arrival: &Arrival, shared: &Arc<Shared>) -> io::Result<()>
@@ -158,4 +165,60 @@ fn grpc(respond: &mut SendResponse<Bytes>, word: &str) -> Result<(), h2::Error> 
 
 fn name(text: &'static str) -> http::HeaderName {
     http::HeaderName::from_static(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::verifier;
+    use crate::draft::Check;
+    use crate::files::Files;
+    use rustls::crypto::aws_lc_rs::default_provider;
+    use rustls::{ClientConfig, ClientConnection};
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
+    #[test]
+    fn a_check_may_speak_http1_after_it_has_negotiated_http2() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Files::new(folder.path()).unwrap();
+        let address = "10.0.0.1:443".to_owned();
+        let check = Check {
+            servers: [address.clone()].into(),
+            method: "GET".to_owned(),
+            target: "/up".to_owned(),
+            status: 202,
+            headers: Vec::new(),
+            content: None,
+        };
+        let shared = Arc::new(Shared {
+            received: Default::default(),
+            tls: files.backends(&["a.example".to_owned()], &[], true).unwrap(),
+            stop: Default::default(),
+            connections: Default::default(),
+            checks: vec![check],
+            dialogues: Vec::new(),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap();
+        let server = std::thread::spawn(move || {
+            let (socket, _) = listener.accept().unwrap();
+            over_tls(socket, Arrival { address, tls: None, proxy: None }, &shared)
+        });
+        let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(verifier().unwrap())
+            .with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let session = ClientConnection::new(Arc::new(config), "a.example".try_into().unwrap()).unwrap();
+        let mut stream = StreamOwned::new(session, TcpStream::connect(port).unwrap());
+        stream.write_all(b"GET /up HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(stream.conn.alpn_protocol(), Some(&b"h2"[..]));
+        assert!(answer.starts_with("HTTP/1.1 202 "), "{answer}");
+        server.join().unwrap().unwrap();
+    }
 }

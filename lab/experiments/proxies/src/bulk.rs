@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sealane_lab_harness::Bench;
 use sealane_lab_harness::Sample;
-use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::rounds::{Quiet, Resumed};
 use sealane_lab_harness::web::{Answer, Http, Site};
 use sealane_lab_harness::workspace::Key;
 use sealane_lab_load::plan::Protocol;
@@ -31,7 +31,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, http: Http
     }
     let files = (bench.size::<u64>("bulk_mib")? / FILE_MIB).max(1);
     let names = subjects.names();
-    let rounds = bench.resumable_rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
+    let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, Resumed::Round, |i, _| {
         let server = &subjects.servers[i];
         let mut plan = load::plan(bench, server, "/files/bulk", &tls)?;
         (plan.connections, plan.threads) = (1, 1);

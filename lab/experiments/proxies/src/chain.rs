@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::rounds::{Quiet, Resumed};
 use sealane_lab_harness::web::{self, Answer, Server, Site};
 use sealane_lab_harness::workspace::Key;
 use sealane_lab_harness::{Bench, study};
@@ -30,7 +30,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
         let own = &cpus[..count.min(cpus.len())];
         let servers = start(bench, part, setup, hops, count, own, &light)?;
         let names: Vec<String> = servers.iter().map(|s| s.name.clone()).collect();
-        let rounds = bench.resumable_rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
+        let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, Resumed::Round, |i, _| {
             one(bench, setup, &servers[i], hops)
         })?;
         let x = count as f64;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::rounds::{Quiet, Resumed};
 use sealane_lab_harness::web::{self, Answer, Site};
 use sealane_lab_harness::{Bench, workspace::Key};
 use sealane_lab_load::plan::{Kind, Pace, Pinning};
@@ -35,7 +35,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
         [("full handshake", "lanes_full_rate", true), ("kept-alive request", "lanes_keepalive_rate", false)]
     {
         let rate: f64 = bench.size(key)?;
-        let rounds = bench.resumable_rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
+        let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, Resumed::Round, |i, _| {
             let mut plan = load::plan(bench, &servers[i], "/", &tls)?;
             if full {
                 plan = load::connections(plan, Kind::Full);

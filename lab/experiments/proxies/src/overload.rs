@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sealane_lab_harness::awake::Awake;
 use sealane_lab_harness::precedence::{ordinary, real_time};
-use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::rounds::{Quiet, Resumed};
 use sealane_lab_harness::web::{Answer, Server, Site};
 use sealane_lab_harness::workspace::Key;
 use sealane_lab_harness::{Bench, Sample, cores, latency};
@@ -34,7 +34,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
     let names = subjects.names();
     let times: f64 = bench.size("overload_times")?;
     let capacities: Vec<f64> = subjects.servers.iter().map(|s| capacity(bench, s)).collect::<anyhow::Result<_>>()?;
-    let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, |i, _| {
+    let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, Resumed::Part, |i, _| {
         one(bench, &subjects.servers[i], capacities[i] * times)
     })?;
     let mut rows = vec!["capacity: full handshakes per second of one CPU"];

@@ -1,6 +1,6 @@
 //! Parts in which each subject has one CPU and as much to do as it can: CPU time per operation.
 
-use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::rounds::{Quiet, Resumed};
 use sealane_lab_harness::web::{Answer, Http, Site};
 use sealane_lab_harness::workspace::Key;
 use sealane_lab_harness::{Bench, Method, Rounds, Sample};
@@ -70,7 +70,7 @@ fn measure(
     subjects.keep_able(bench, part, &tls, &shape)?;
     let names = subjects.names();
     let rounds = match bench.options.method {
-        Method::Turns => bench.resumable_rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
+        Method::Turns => bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, Resumed::Round, |i, _| {
             let report = load::run(bench, &shape(load::plan(bench, &subjects.servers[i], "/", &tls)?))?;
             let mut sample: Sample = load::sample(&report)?;
             if let Some(wanted) = tickets {

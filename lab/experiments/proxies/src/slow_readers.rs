@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use rustix::net::{AddressFamily, SocketType, ipproto, sockopt};
 use sealane_lab_harness::client::{self, Connection};
-use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::rounds::{Quiet, Resumed};
 use sealane_lab_harness::web::{Answer, Server, Site};
 use sealane_lab_harness::workspace::Key;
 use sealane_lab_harness::{Bench, Sample, Stopped, latency};
@@ -54,7 +54,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
                 scope.spawn(move || read_slowly(readers, stop, lost));
             }
             std::thread::sleep(FILLING);
-            bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
+            bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, Resumed::Part, |i, _| {
                 let mut plan = load::plan(bench, &subjects.servers[i], "/", &tls)?;
                 (plan.threads, plan.connections) = (1, OTHERS);
                 plan.pace = Pace::Open { rate: RATE, arrivals: Arrivals::Uniform };

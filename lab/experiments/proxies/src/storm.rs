@@ -7,7 +7,7 @@ use sealane_lab_harness::awake::Awake;
 use sealane_lab_harness::foreign::Watch;
 use sealane_lab_harness::interruptions::{Interruptions, undisturbed};
 use sealane_lab_harness::precedence::real_time;
-use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::rounds::{Quiet, Resumed};
 use sealane_lab_harness::web::{Answer, Server, Site};
 use sealane_lab_harness::workspace::Key;
 use sealane_lab_harness::{Bench, Sample, latency};
@@ -35,7 +35,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
     let names = subjects.names();
     let mut all: Vec<_> = names.iter().map(|_| histogram()).collect();
     let mut ordinary = true;
-    let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, |i, _| {
+    let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, Resumed::Part, |i, _| {
         let (sample, calm) = storm(bench, &subjects.servers[i])?;
         if sample.void.is_empty() {
             merge(&mut all[i], &calm);

@@ -1,7 +1,7 @@
 //! Handshakes over threads: does twice the CPUs give twice the work?
 
 use sealane_lab_harness::Bench;
-use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::rounds::{Quiet, Resumed};
 use sealane_lab_harness::web::{self, Answer, Site};
 use sealane_lab_harness::workspace::Key;
 use sealane_lab_load::plan::Kind;
@@ -29,7 +29,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, key: Key) 
         let subjects = Subjects::start(bench, part, setup, &site, &cpus)?;
         subjects.check(&tls)?;
         let names = subjects.names();
-        let rounds = bench.resumable_rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, |i, _| {
+        let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Wanted, Resumed::Round, |i, _| {
             let server: &web::Server = &subjects.servers[i];
             load::sample(&load::run(bench, &load::connections(load::plan(bench, server, "/", &tls)?, Kind::Full))?)
         })?;

@@ -4,7 +4,7 @@ use crate::place::{Certificates, KEYS, Place};
 use crate::ways::{Client, WAYS, bare};
 use sealane_connect::Cookie;
 use sealane_lab_emulator::{LinkConfig, Seen, Towards};
-use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::rounds::{Quiet, Resumed};
 use sealane_lab_harness::{Bench, Sample};
 use sealane_lab_report::{Figure, Part};
 use std::time::Duration;
@@ -58,7 +58,7 @@ pub fn cpu(bench: &mut Bench<'_>, part: &mut Part, certificates: &Certificates) 
             WAYS.iter().map(|w| w.client(&certificates.der[key])).collect::<anyhow::Result<_>>()?;
         let client = place.link.client();
         client.run(|| WAYS.iter().zip(&connectors).try_for_each(|(w, c)| w.prime(c, *to)))??;
-        let held = bench.resumable_rounds(part, &names, rounds, Quiet::Wanted, |i, _| {
+        let held = bench.rounds(part, &names, rounds, Quiet::Wanted, Resumed::Round, |i, _| {
             let before = running.cpu();
             client.run(|| (0..attempts).try_for_each(|_| connectors[i].once(*to, WAYS[i].early).map(drop)))??;
             let nanos = running.cpu().since(&before);

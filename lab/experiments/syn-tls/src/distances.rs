@@ -4,7 +4,7 @@ use crate::place::{Certificates, KEYS, Place};
 use crate::study;
 use crate::ways::{EMBEDDED_12, EMBEDDED_13, SEQUENTIAL_12, SEQUENTIAL_13, Timed, WAYS};
 use sealane_lab_emulator::LinkConfig;
-use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::rounds::{Quiet, Resumed};
 use sealane_lab_harness::{Bench, Rounds, Sample};
 use sealane_lab_report::{Axis, Fact, Figure, Part, Source, Void, stats};
 use std::time::Duration;
@@ -87,7 +87,7 @@ fn over(
             WAYS.iter().map(|w| w.client(&certificates.der[key])).collect::<anyhow::Result<_>>()?;
         let client = place.link.client();
         client.run(|| WAYS.iter().zip(&connectors).try_for_each(|(w, c)| w.prime(c, *to)))??;
-        let held = bench.rounds(part, &names, rounds, Quiet::Wanted, |i, _| {
+        let held = bench.rounds(part, &names, rounds, Quiet::Wanted, Resumed::Part, |i, _| {
             let timed = client.run(|| {
                 (0..attempts).map(|_| WAYS[i].timed(&connectors[i], *to)).collect::<anyhow::Result<Vec<_>>>()
             })??;

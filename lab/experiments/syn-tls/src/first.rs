@@ -5,7 +5,7 @@ use crate::place::{Certificates, Place};
 use crate::ways::{EMBEDDED_12, EMBEDDED_13, SEQUENTIAL_12, SEQUENTIAL_13, WAYS, Way};
 use sealane_lab_emulator::LinkConfig;
 use sealane_lab_harness::Bench;
-use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::rounds::{Quiet, Resumed};
 use sealane_lab_report::Part;
 
 /// What distinguishes these figures from those with a cookie.
@@ -37,7 +37,7 @@ fn over(
     let ways: Vec<Way> = WAYS.into_iter().filter(|way| NAMES.contains(&way.name)).collect();
     let names: Vec<String> = ways.iter().map(|way| way.name.to_owned()).collect();
     let (client, to) = (place.link.client(), place.gateways[0].0);
-    let held = bench.rounds(part, &names, rounds, Quiet::Wanted, |i, _| {
+    let held = bench.rounds(part, &names, rounds, Quiet::Wanted, Resumed::Part, |i, _| {
         let one = || ways[i].first_contact(&certificates.der[0], to);
         let timed = client.run(|| (0..attempts).map(|_| one()).collect::<anyhow::Result<Vec<_>>>())??;
         Ok(medians(&timed))

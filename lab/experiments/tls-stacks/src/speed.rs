@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use sealane_lab_harness::rounds::Quiet;
+use sealane_lab_harness::rounds::{Quiet, Resumed};
 use sealane_lab_harness::{Bench, Sample};
 use sealane_lab_report::{Figure, Part};
 use sealane_lab_stacks::builder::Built;
@@ -81,7 +81,7 @@ pub fn rounds(
     }
     let names: Vec<String> = able.iter().map(|b| b.stack.name.clone()).collect();
     bench.say(&format!("   {} of {}, {} threads", case.test, case.name(), case.threads));
-    let held = bench.resumable_rounds(part, &names, count, Quiet::Indifferent, |subject, _| {
+    let held = bench.rounds(part, &names, count, Quiet::Indifferent, Resumed::Round, |subject, _| {
         sample(stacks, able[subject], case, seconds, light)
     })?;
     for name in &names {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use sealane_lab_harness::Bench;
-use sealane_lab_harness::rounds::{Quiet, Sample};
+use sealane_lab_harness::rounds::{Quiet, Resumed, Sample};
 use sealane_lab_report::Part;
 
 use crate::datagrams::{Flow, PORT, at_once};
@@ -24,7 +24,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part) -> anyhow::Result<()> {
     let rate: f64 = bench.size("client_rate")?;
     let crowd = Crowd::build(bench, count)?;
     let names: Vec<String> = crowd.ways.iter().map(|w| w.name.to_owned()).collect();
-    let held = bench.rounds(part, &names, rounds, Quiet::Wanted, |i, _| {
+    let held = bench.rounds(part, &names, rounds, Quiet::Wanted, Resumed::Part, |i, _| {
         let way = &crowd.ways[i];
         let to = |n: usize| SocketAddr::new(way.address.into(), PORT + n as u16);
         let clients = crowd.clients.iter().enumerate();

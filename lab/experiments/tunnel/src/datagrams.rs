@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use sealane_lab_harness::Bench;
-use sealane_lab_harness::rounds::{Quiet, Sample};
+use sealane_lab_harness::rounds::{Quiet, Resumed, Sample};
 use sealane_lab_load::accounting::CpuSample;
 use sealane_lab_report::{Axis, Figure, Part};
 use sealane_sys::netns::NetNs;
@@ -80,7 +80,7 @@ pub fn paced(bench: &mut Bench<'_>, part: &mut Part, world: &World) -> anyhow::R
     for rate in bench.sizes::<u32>("paced_rates")? {
         let (loss, cpu) = (format!("lost at {rate} Mbit/s"), format!("server CPU per datagram at {rate} Mbit/s"));
         let each = f64::from(rate) * 1e6 / 8.0 / f64::from(size.max(1));
-        let held = bench.rounds(part, &names, rounds, Quiet::Wanted, |i, _| {
+        let held = bench.rounds(part, &names, rounds, Quiet::Wanted, Resumed::Part, |i, _| {
             let tried = one(world, ways[i], size, each, seconds)?;
             Ok(Sample::of(&loss, tried.missing() * 100.0).with(&cpu, tried.cpu))
         })?;
@@ -116,7 +116,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, world: &World) -> anyhow:
         let cpu = format!("server CPU, {size}-byte datagrams");
         // What became of each rate, way by way; of a round that is repeated the last time counts.
         let mut seen: Vec<Vec<(f64, f64)>> = vec![Vec::new(); ways.len()];
-        let held = bench.rounds(part, &names, rounds, Quiet::Wanted, |i, _| {
+        let held = bench.rounds(part, &names, rounds, Quiet::Wanted, Resumed::Part, |i, _| {
             let (best, tries) = highest(world, ways[i], size, seconds)?;
             seen[i] = tries.iter().filter(|t| t.kept).map(|t| (t.rate, t.lost)).collect();
             let sample = Sample::of(&rate, best.map_or(0.0, |at| tries[at].arrived));

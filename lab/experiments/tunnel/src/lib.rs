@@ -2,6 +2,7 @@
 
 mod clients;
 mod datagrams;
+mod failover;
 mod measure;
 mod verdict;
 mod world;
@@ -47,6 +48,7 @@ impl Experiment for Tunnel {
         // Others are built for the parts below; this one's tunnels need not be kept alive beside them.
         drop(world);
         bench.part("clients", clients::measure)?;
+        bench.part("failover", failover::measure)?;
         seals(bench)
     }
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use sealane_lab_harness::Bench;
-use sealane_lab_harness::rounds::{Quiet, Sample};
+use sealane_lab_harness::rounds::{Quiet, Resumed, Sample};
 use sealane_lab_report::Part;
 use serde_json::Value;
 use std::process::{Child, Command, Stdio};
@@ -39,7 +39,7 @@ fn streams_in(
     world.set(wire)?;
     let seconds: u64 = bench.size("seconds")?;
     let names: Vec<String> = world.ways.iter().map(|w| w.name.to_owned()).collect();
-    let held = bench.resumable_rounds(part, &names, rounds, Quiet::Wanted, |i, _| {
+    let held = bench.rounds(part, &names, rounds, Quiet::Wanted, Resumed::Round, |i, _| {
         let way = &world.ways[i];
         let before = way.cpu();
         let end = iperf(world, way, seconds, &["-P", &streams.to_string()])?;

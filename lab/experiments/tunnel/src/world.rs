@@ -225,16 +225,8 @@ fn star(count: u8) -> anyhow::Result<(NetNs, Vec<NetNs>)> {
     for i in 0..count {
         let client = NetNs::new()?;
         let (link, ends) = (format!("wire-{i}"), [1, 2].map(|end| IpAddr::V4(Ipv4Addr::new(198, 18, i, end))));
-        server.run(|| Netlink::route()?.veth_add(&link, &link, &client))??;
-        for (end, address) in [&server, &client].into_iter().zip(ends) {
-            end.run(|| -> std::io::Result<()> {
-                let mut netlink = Netlink::route()?;
-                let index = netlink.link_index(&link)?;
-                for link in [1, index] {
-                    netlink.link_set(link, &LinkSet { up: Some(true), ..LinkSet::default() })?;
-                }
-                netlink.address_add(index, address, 24)
-            })??;
+        cable([&server, &client], &link, ends)?;
+        for end in [&server, &client] {
             set_link(end, &link, Wire::Segmented)?;
         }
         client.run(|| -> std::io::Result<()> {
@@ -245,6 +237,23 @@ fn star(count: u8) -> anyhow::Result<(NetNs, Vec<NetNs>)> {
         clients.push(client);
     }
     Ok((server, clients))
+}
+
+/// A veth pair between two namespaces, with an address at each end.
+pub fn cable(between: [&NetNs; 2], link: &str, addresses: [IpAddr; 2]) -> anyhow::Result<()> {
+    let [first, second] = between;
+    first.run(|| Netlink::route()?.veth_add(link, link, second))??;
+    for (end, address) in between.into_iter().zip(addresses) {
+        end.run(|| -> std::io::Result<()> {
+            let mut netlink = Netlink::route()?;
+            let index = netlink.link_index(link)?;
+            for link in [1, index] {
+                netlink.link_set(link, &LinkSet { up: Some(true), ..LinkSet::default() })?;
+            }
+            netlink.address_add(index, address, 24)
+        })??;
+    }
+    Ok(())
 }
 
 /// What one way's configurations are made from.

@@ -1,5 +1,6 @@
 //! HAProxy: it logs to its standard output, which is a file, as NGINX does to its access log.
 
+use std::ffi::OsString;
 use std::fmt::Write as _;
 
 use super::{Answer, Draft, Http, Model, Written, openssl};
@@ -45,13 +46,22 @@ defaults
         let early = if site.early_data { " allow-0rtt" } else { "" };
         let pem = d.workspace.pem(site.key);
         let (address, group) = (site.address, site.group.openssl());
+        // The first one is for all other names.
+        let mut certificates = format!("crt {}", pem.display());
+        if !site.names.is_empty() {
+            let list = d.folder.join("certificates");
+            let lines: Vec<String> =
+                site.names.iter().map(|name| d.workspace.bundle_of(name).display().to_string()).collect();
+            std::fs::write(&list, lines.join("\n") + "\n")?;
+            write!(certificates, " crt-list {}", list.display())?;
+        }
         write!(
             s,
-            "frontend front{i}\n    bind {address}:{port} ssl crt {} curves {group} alpn {alpn}{early} backlog 4096\n",
-            pem.display()
+            "frontend front{i}\n    bind {address}:{port} ssl {certificates} curves {group} alpn {alpn}{early} \
+             backlog 4096\n"
         )?;
         if site.http == Http::Three {
-            writeln!(s, "    bind quic4@{address}:{port} ssl crt {} curves {group} alpn h3", pem.display())?;
+            writeln!(s, "    bind quic4@{address}:{port} ssl {certificates} curves {group} alpn h3")?;
         }
         match site.answer {
             Answer::Respond => writeln!(
@@ -85,5 +95,7 @@ defaults
         )?;
         env.push(("OPENSSL_CONF".into(), conf.into()));
     }
-    Ok(Written { text: s, args: vec!["-db".into(), "-f".into()], env })
+    // With a master, as its packages run it, it can reload: what has many certificates is reloaded.
+    let master: Option<OsString> = (!site.names.is_empty()).then(|| "-W".into());
+    Ok(Written { text: s, args: master.into_iter().chain(["-db".into(), "-f".into()]).collect(), env })
 }

@@ -7,10 +7,12 @@ mod sealane;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal};
 
-use crate::process::{Launch, Running, free_port};
+use crate::process::{Launch, Running, WAIT_LIMIT, accepts, free_port};
 use crate::programs::Program;
 use crate::workspace::{Key, Workspace};
 
@@ -99,7 +101,7 @@ pub struct Site {
     pub address: IpAddr,
     /// Whether clients may take responses as slowly as they like.
     pub slow_clients: bool,
-    /// Names that have certificates of their own, by [`Workspace::certificates`]; Sealane alone is configured so.
+    /// Names that have certificates of their own, by [`Workspace::certificates`]; not for NGINX.
     pub names: Vec<String>,
     /// Added to the environment (a preload, a library path).
     pub env: Vec<(String, OsString)>,
@@ -137,9 +139,55 @@ pub struct Server {
     pub running: Running,
     /// Its configuration, with the workspace's folder as `WORKSPACE`.
     pub configuration: String,
+    /// Where its configuration is.
+    file: PathBuf,
+    /// The kind of its program.
+    kind: String,
+}
+
+/// What a reload took.
+#[derive(Clone, Copy, Debug)]
+pub struct Reload {
+    /// From the signal until the server serves by the new configuration.
+    pub time: Duration,
+    /// CPU time of all its processes in this time, in nanoseconds.
+    pub cpu_ns: u64,
 }
 
 impl Server {
+    /// Adds a plain port to the configuration, reloads it, and waits until the port is open.
+    pub fn reload(&mut self, limit: Duration) -> anyhow::Result<Reload> {
+        let port = free_port()?;
+        let (signal, more) = match self.kind.as_str() {
+            "sealane" => (
+                Signal::HUP,
+                format!(
+                    "[[listener]]\naddress = \"127.0.0.1:{port}\"\n\
+                     [[host]]\nnames = [\"*\"]\nlisteners = [\"127.0.0.1:{port}\"]\nrespond = {{ status = 200 }}\n"
+                ),
+            ),
+            // It needs a master process, see `haproxy::write`.
+            "haproxy" => (
+                Signal::USR2,
+                format!("frontend reloaded\n    bind 127.0.0.1:{port}\n    http-request return status 200\n"),
+            ),
+            other => bail!("a program of the kind {other:?} is not reloaded"),
+        };
+        let text = std::fs::read_to_string(&self.file).with_context(|| self.file.display().to_string())?;
+        std::fs::write(&self.file, text + &more)?;
+        let pid = self.running.pids().first().and_then(|pid| Pid::from_raw(*pid as i32)).context("no process")?;
+        let (before, start) = (self.running.cpu(), Instant::now());
+        rustix::process::kill_process(pid, signal)?;
+        while !accepts(port) {
+            if let Some(ended) = self.running.ended() {
+                bail!("{ended} when it was reloaded");
+            }
+            anyhow::ensure!(start.elapsed() < limit, "{} has not reloaded within {limit:?}", self.name);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(Reload { time: start.elapsed(), cpu_ns: self.running.cpu().since(&before) })
+    }
+
     /// The URL of a path.
     pub fn url(&self, path: &str) -> String {
         format!("https://{}{path}", self.address)
@@ -173,6 +221,8 @@ pub struct Prepared {
     pub address: SocketAddr,
     /// Its configuration.
     pub configuration: String,
+    /// Where that is.
+    file: PathBuf,
 }
 
 /// Writes a subject's configuration into a folder of its own in the workspace.
@@ -187,8 +237,8 @@ pub fn prepare(
     if site.model == Model::Processes && kind != "haproxy" {
         bail!("only HAProxy is run as several processes; {} has workers of its own", program.name);
     }
-    if !site.names.is_empty() && kind != "sealane" {
-        bail!("only Sealane is configured with many certificates");
+    if !site.names.is_empty() && kind == "nginx" {
+        bail!("NGINX is not configured with many certificates: each of them would be a server block");
     }
     let ports = match site.answer {
         Answer::Chain { hops, .. } => (0..hops.max(1)).map(|_| free_port()).collect::<anyhow::Result<Vec<_>>>()?,
@@ -224,6 +274,7 @@ pub fn prepare(
         launches,
         address: SocketAddr::new(site.address, draft.ports[0]),
         configuration: written.text.replace(&room_path, "WORKSPACE"),
+        file,
     })
 }
 
@@ -235,12 +286,31 @@ pub fn start(
     site: &Site,
     cpus: &[usize],
 ) -> anyhow::Result<Server> {
+    start_within(program, name, workspace, site, cpus, WAIT_LIMIT)
+}
+
+/// The same for a subject that may take this long to listen.
+pub fn start_within(
+    program: &Program,
+    name: &str,
+    workspace: &Workspace,
+    site: &Site,
+    cpus: &[usize],
+    limit: Duration,
+) -> anyhow::Result<Server> {
     let prepared = prepare(program, name, workspace, site, cpus)?;
     let mut running = Running::default();
     for launch in &prepared.launches {
-        running.add(launch)?;
+        running.add_within(launch, limit)?;
     }
-    Ok(Server { name: name.to_owned(), address: prepared.address, running, configuration: prepared.configuration })
+    Ok(Server {
+        name: name.to_owned(),
+        address: prepared.address,
+        running,
+        configuration: prepared.configuration,
+        file: prepared.file,
+        kind: program.kind.clone(),
+    })
 }
 
 /// Whether the program is linked with OpenSSL itself: AWS-LC and its kin have no setting for the number of tickets.
@@ -292,6 +362,13 @@ mod tests {
             assert_eq!(prepared.launches[0].ports.len(), 10);
             assert!(prepared.configuration.contains("127.0.0.1:4243"), "{kind}");
         }
+        workspace.certificates(&["a.example".into()]).unwrap();
+        let named = Site { names: vec!["a.example".into()], ..Site::new(Answer::Respond) };
+        for (kind, wanted) in [("sealane", "a.example.crt"), ("haproxy", "crt-list")] {
+            let prepared = prepare(&program(kind, &[]), kind, &workspace, &named, &[0]).unwrap();
+            assert!(prepared.configuration.contains(wanted), "{kind}: {}", prepared.configuration);
+        }
+        assert!(prepare(&program("nginx", &[]), "n", &workspace, &named, &[0]).is_err());
         let many = Site { threads: 2, model: Model::Processes, ..Site::new(Answer::Respond) };
         assert_eq!(prepare(&program("haproxy", &[]), "h", &workspace, &many, &[0, 1]).unwrap().launches.len(), 2);
         assert!(prepare(&program("nginx", &[]), "n", &workspace, &many, &[0, 1]).is_err());

@@ -11,12 +11,18 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
     grant_types: ['authorization_code'],
     response_types: ['code'],
   }],
-  claims: { openid: ['sub'], email: ['email', 'email_verified'], groups: ['groups'] },
+  claims: { openid: ['sub'], email: ['email', 'email_verified'], groups: ['groups'], profile: ['preferred_username'] },
   conformIdTokenClaims: false,
   cookies: { keys: ['a key for tests'] },
   findAccount: (_, id) => ({
     accountId: id,
-    claims: () => ({ sub: id, email: `${id}@example.test`, email_verified: true, groups: id === 'alice' ? ['vpn'] : [] }),
+    claims: () => ({
+      sub: id,
+      preferred_username: id,
+      email: `${id}@example.test`,
+      email_verified: true,
+      groups: id === 'alice' ? ['vpn'] : [],
+    }),
   }),
 });
 provider.on('server_error', (_, error) => console.error(error));

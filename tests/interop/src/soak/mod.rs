@@ -16,20 +16,19 @@ pub mod server;
 pub mod tunnel;
 
 use crate::clock::{Clock, clock_face};
-use crate::gateway::{Gateway, launch};
+use crate::gateway::{Gateway, launch, order, serving};
 use crate::http::Wire;
-use crate::process::Server;
+use crate::process::{Server, kill_gateways};
 use crate::site::{HOST, Identity, Site};
 use crate::{WAIT_LIMIT, binary, client, eventually, peers, ports};
 use anyhow::{Context, bail, ensure};
 use clients::Shared;
 use faults::Faults;
 use report::Record;
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use sealane_control::admin::ask::{Where, ask};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -360,12 +359,12 @@ impl World {
     }
 
     fn order(&self, what: &str) -> anyhow::Result<String> {
-        ask(&Where::Socket(self.socket.clone()), "POST", &format!("/v1/{what}"), WAIT_LIMIT)
+        order(&self.socket, what)
     }
 
     /// The process that serves.
     fn pid(&self) -> Option<i32> {
-        pid(&self.socket)
+        serving(&self.socket)
     }
 
     /// Memory and descriptors of the process that serves.
@@ -537,18 +536,10 @@ impl World {
         Ok(())
     }
 
-    /// Kills the process that serves, and all that served before it.
     /// Kills all gateways, also a successor that does not serve yet.
     fn kill(&mut self) {
         let file = self.site.path().join("soak.toml");
-        let gone = eventually(|| {
-            let left = gateways(&file);
-            for pid in left.iter().filter_map(|pid| Pid::from_raw(*pid)) {
-                let _ = kill_process(pid, Signal::KILL);
-            }
-            left.is_empty()
-        });
-        assert!(gone, "a gateway with {} is still there", file.display());
+        assert!(kill_gateways(std::slice::from_ref(&file)), "a gateway with {} is still there", file.display());
         self.gateway = None;
     }
 
@@ -572,24 +563,6 @@ impl Drop for World {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// Gateways that run with a configuration.
-fn gateways(file: &Path) -> Vec<i32> {
-    let runs_it = |pid: &i32| {
-        let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-        let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("sealane"))
-            && arguments.split(|byte| *byte == 0).any(|argument| argument == file.as_os_str().as_bytes())
-    };
-    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(runs_it).collect()
-}
-
-fn pid(socket: &Path) -> Option<i32> {
-    let text = ask(&Where::Socket(socket.to_owned()), "GET", "/v1/status", Duration::from_secs(5)).ok()?;
-    let status: serde_json::Value = serde_json::from_str(&text).ok()?;
-    status["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok())
 }
 
 /// A DNS server that knows one name, and fails while it is told so.
@@ -637,9 +610,9 @@ impl Watch {
             let mut last: BTreeMap<i32, HashMap<String, f64>> = BTreeMap::new();
             while !stopped.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_secs(2));
-                let before = pid(&socket);
+                let before = serving(&socket);
                 let (Some(before), Ok(now)) = (before, counters(admin)) else { continue };
-                if pid(&socket) != Some(before) {
+                if serving(&socket) != Some(before) {
                     continue;
                 }
                 if let Some(old) = last.insert(before, now.clone()) {

@@ -2,9 +2,9 @@
 //! `deny_header` of listeners, hosts and routes.
 
 use http::Method;
-use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, SupportedProtocolVersion};
 use sealane_interop::backend::Backend;
 use sealane_interop::client;
 use sealane_interop::eventually;
@@ -28,10 +28,19 @@ fn gateway(site: &Site, rest: &str) -> (Gateway, SocketAddr) {
 }
 
 fn with(site: &Site, identity: Option<&Identity>, alpn: &str) -> Arc<ClientConfig> {
+    with_version(site, identity, alpn, &rustls::version::TLS13)
+}
+
+fn with_version(
+    site: &Site,
+    identity: Option<&Identity>,
+    alpn: &str,
+    version: &'static SupportedProtocolVersion,
+) -> Arc<ClientConfig> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&site.ca).expect("PEM")).expect("a certificate");
     let builder = ClientConfig::builder_with_provider(client::provider().into());
-    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).expect("the provider knows it");
+    let builder = builder.with_protocol_versions(&[version]).expect("the provider knows it");
     let builder = builder.with_root_certificates(roots);
     let mut config = match identity.map(Identity::load) {
         Some((chain, key)) => builder.with_client_auth_cert(chain, key).expect("they belong together"),
@@ -136,6 +145,36 @@ allow_certificate = "any"
     assert!(eventually(|| lines() as f64 == refused + 3.0), "{}", log());
 }
 
+/// With TLS 1.2, a server could ask again in a second handshake of the connection. The gateway does not: what the client has shown
+/// in its handshake, or in that of the session that it resumes, is what routes judge by.
+#[test]
+fn a_route_requires_a_certificate_of_tls_1_2_clients() {
+    let site = Site::new();
+    let rest = "[[host]]\nnames = [\"*\"]\nrespond = {}\n\
+                [[host.route]]\npath = \"/private\"\nrespond = {}\nallow_certificate = \"any\"\n";
+    let (gateway, _plain) = gateway(&site, rest);
+    let alice = site.issue("alice", &["alice.clients.test"]);
+    for (identity, path, status) in
+        [(Some(&alice), "/", 200), (Some(&alice), "/private", 200), (None, "/", 200), (None, "/private", 403)]
+    {
+        let of = |alpn: &str| with_version(&site, identity, alpn, &rustls::version::TLS12);
+        let (one, two) = (of("http/1.1"), of("h2"));
+        // The second connection resumes the session of the first.
+        for _ in 0..2 {
+            let answer = client::exchange(gateway.address, &one, &client::get(path)).expect("a response");
+            assert_eq!((answer.status(), second(gateway.address, &two, path)), (status, status), "{identity:?} {path}");
+        }
+        // Requests of one connection: the same client is refused in one route and served in another.
+        let stream = client::handshake(client::tcp(gateway.address), &one, HOST).expect("a handshake");
+        let mut wire = Wire::new(stream);
+        for (path, status) in [("/", 200), (path, status), ("/", 200)] {
+            wire.send(format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect("it is read");
+            assert_eq!(wire.response("GET").expect("a response").status(), status, "{identity:?} {path}");
+        }
+    }
+    assert_eq!(denied(&gateway, "request_by_certificate"), 5.0);
+}
+
 /// A subject is compared as a whole: the common name alone is not enough.
 #[test]
 fn a_route_may_be_for_some_subjects() {
@@ -191,7 +230,7 @@ fn a_route_may_be_for_requests_with_a_header() {
 [[host]]
 names = ["*"]
 to = {url:?}
-deny_header = {{ X-Debug = true }}
+deny_header = {{ X-Debug = true, User-Agent = {{ regex = '(?i)badbot' }} }}
 [[host.route]]
 path = "/edge"
 to = {url:?}
@@ -216,6 +255,10 @@ request_headers = {{ remove = ["X-Edge-Secret"] }}
         ("/edge", &[secret, team, ("x_team", "red")], 403),
         ("/edge", &[secret, team, ("x-debug", "1")], 403),
         ("/", &[("x_debug", "0")], 403),
+        // An expression is compared with each value, in whatever spelling of the name.
+        ("/", &[("user-agent", "a BadBot/1")], 403),
+        ("/edge", &[secret, team, ("user_agent", "badbot")], 403),
+        ("/", &[("user-agent", "curl/8")], 200),
         ("/", &[], 200),
     ] {
         let before = backend.requests().len();
@@ -358,6 +401,8 @@ fn rules_that_could_not_work_are_refused() {
         (of_listener("allow_certificate = \"any\"", host), "does not ask for client certificates"),
         (of_listener("deny_certificate = \"cn:a\"", &format!("{tls}{host}")), "does not ask for client certificates"),
         (of_listener("allow_header = { X-A = 1 }", host), "not a condition on \"X-A\""),
+        (of_listener("deny_header = { X-A = { regex = 'a(' } }", host), "\"regex\" is refused"),
+        (of_listener("deny_header = { X-A = { not = 'a' } }", host), "not a condition on \"X-A\""),
         (
             of_listener(
                 "mode = \"tcp\"\nallow_header = { X-A = true }",

@@ -951,10 +951,28 @@ fn accepted_differences_end_the_comparison_with_0() {
     let output = run(&["--unannounced"]);
     let said = text(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("To accept it, add to the file of --accept:\n        [[accept]]"), "{said}");
+    assert!(
+        said.contains("To accept it, add to the file of --accept, with a reason in why:\n        [[accept]]"),
+        "{said}"
+    );
     assert!(said.contains("stale: no difference matches (status: GET http://gone/)"), "{said}");
     std::fs::write(&accept, "[[accept]]\nline = 7\n").expect("our own folder");
     assert_eq!(run(&[]).status.code(), Some(2));
+    // The command adds what is not there, which accepts nothing without a reason.
+    std::fs::remove_file(&accept).expect("our own file");
+    let output = run(&["--append"]);
+    let said = text(&output);
+    assert!(output.status.code() == Some(1) && !said.contains("[[accept]]"), "{said}");
+    let added = std::fs::read_to_string(&accept).expect("it has been made");
+    let output = run(&["--append"]);
+    let said = text(&output);
+    assert!(
+        output.status.code() == Some(1) && said.contains("of these requests without a reason: write why"),
+        "{said}"
+    );
+    assert_eq!(std::fs::read_to_string(&accept).expect("it is there"), added, "nothing is added twice");
+    std::fs::write(&accept, added.replace("why = \"\"", "why = \"the shop has moved\"")).expect("our own folder");
+    assert_eq!(run(&[]).status.code(), Some(0));
 }
 
 /// Configurations of the import's tests: what differs is announced.

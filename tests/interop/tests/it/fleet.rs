@@ -8,9 +8,9 @@ use sealane_interop::client::{self, get};
 use sealane_interop::gateway::{Gateway, configured};
 use sealane_interop::site::{HOST, Site};
 use sealane_interop::store::Store;
-use sealane_interop::{eventually, ports, skip};
+use sealane_interop::{eventually, ports, replace, skip};
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -122,13 +122,6 @@ fn gateways_with_the_same_file_of_keys_resume_each_others_sessions() {
     assert!(a.server.log().contains("line 1: this is not a key"), "{}", a.server.log());
     prime(&b, &config);
     assert_eq!(resumed(&b), 3.0);
-}
-
-/// Replaces a file as a whole.
-pub(crate) fn replace(file: &Path, text: &str) {
-    let new = PathBuf::from(format!("{}.new", file.display()));
-    std::fs::write(&new, text).unwrap();
-    std::fs::rename(&new, file).unwrap();
 }
 
 #[test]

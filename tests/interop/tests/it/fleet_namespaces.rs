@@ -54,19 +54,19 @@ impl Demo {
         Ok(demo)
     }
 
-    /// A command of the script.
-    fn script(&self, word: &str) -> Result<(), String> {
+    /// A command of the script, with its arguments.
+    fn script(&self, words: &str) -> Result<(), String> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/fleet/fleet.sh");
         let mut command = Command::new("sh");
-        command.arg(script).arg(word).env("SEALANE", binary::sealane()).env("NAME", &self.name);
+        command.arg(script).args(words.split(' ')).env("SEALANE", binary::sealane()).env("NAME", &self.name);
         command.env("FLEET", &self.folder);
         let output = self.network.run(|| process::run(&mut command, b"")).expect("this is root");
         if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
     }
 
     #[track_caller]
-    fn order(&self, word: &str) {
-        self.script(word).unwrap_or_else(|said| panic!("{word}: {said}"));
+    fn order(&self, words: &str) {
+        self.script(words).unwrap_or_else(|said| panic!("{words}: {said}"));
     }
 
     /// Does something on a thread in the network that reaches the gateways.
@@ -100,11 +100,17 @@ impl Demo {
         value.unwrap_or_else(|| panic!("no {line} in:\n{text}"))
     }
 
+    /// Waits until a gateway says so of the store.
+    #[track_caller]
+    fn says_up(&self, n: usize, up: f64) {
+        assert!(eventually(|| self.metric(n, "sealane_store_up ") == up), "gateway {n}: {}", self.log(n));
+    }
+
     /// Waits until all gateways say so of the store.
     #[track_caller]
     fn all_say_up(&self, up: f64) {
         for n in GATEWAYS {
-            assert!(eventually(|| self.metric(n, "sealane_store_up ") == up), "gateway {n}: {}", self.log(n));
+            self.says_up(n, up);
         }
     }
 
@@ -232,6 +238,18 @@ fn three_gateways_in_namespaces_serve_every_request_while_the_store_is_cut_off_k
         refused();
         all_serve();
         demo.order("join-store");
+        demo.all_say_up(1.0);
+        shared();
+        all_serve();
+
+        // One gateway alone does not reach the store: the others go on to share, and it shares nothing.
+        demo.order("cut-gateway 1");
+        demo.says_up(1, 0.0);
+        assert!(!demo.early_at(2, 1) && !demo.early_at(1, 2), "{}", demo.log(1));
+        assert!(eventually(|| demo.early_at(2, 3)), "{}", demo.log(3));
+        assert_eq!([2, 3].map(|n| demo.metric(n, "sealane_store_up ")), [1.0, 1.0]);
+        all_serve();
+        demo.order("join-gateway 1");
         demo.all_say_up(1.0);
         shared();
         all_serve();

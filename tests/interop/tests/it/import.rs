@@ -7,10 +7,12 @@ use sealane_interop::backend::{Backend, ok};
 use sealane_interop::gateway::{Gateway, configured, run};
 use sealane_interop::http::{Message, Wire};
 use sealane_interop::peers::{haproxy, nginx};
+use sealane_interop::process::Server;
 use sealane_interop::site::Site;
 use sealane_interop::{client, need, ports};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::process::Command;
 
 /// Servers that answer with their number and what they were asked.
 fn servers(count: usize) -> Vec<Backend> {
@@ -544,7 +546,7 @@ fn random_ones_behave_alike(kind: &str, generate: fn(&mut model::Random, bool) -
             site.path().join(format!("{kind}-{}.{}", address.port(), if kind == "nginx" { "conf" } else { "cfg" }));
         // The program's start writes the whole file; the import is asked before.
         std::fs::write(&file, &text).expect("it can be written");
-        let imported = run(["import", kind, file.to_str().expect("a plain name")]);
+        let imported = run(["import", kind, file.to_str().expect("a plain name"), "--report", "full"]);
         if !imported.status.success() {
             continue;
         }
@@ -697,6 +699,90 @@ fn random_lists_of_addresses_of_haproxy_behave_alike() {
 }
 
 #[test]
+fn a_second_nginx_serves_files_as_the_original_does() {
+    let program = need!("nginx");
+    let (site, address, inner, servers) = (Site::new(), ports::free(), ports::free(), servers(1));
+    let files = site.path().join("files");
+    for (name, text) in [
+        ("index.html", "start"),
+        ("a.txt", "a"),
+        ("fallback.html", "fallback"),
+        ("locked.html", "locked"),
+        ("secret/x.txt", "secret"),
+        ("l/there.txt", "there"),
+    ] {
+        let path = files.join(name);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder can be made");
+        std::fs::write(path, text).expect("it can be written");
+    }
+    let http = with_servers(
+        &r"
+        server {
+            listen LISTEN;
+            server_name example.com;
+            root FILES;
+            add_header X-Frame-Options DENY always;
+            location / { try_files $uri $uri/ /fallback.html; }
+            location = /fallback.html { }
+            location = /locked.html { deny all; }
+            location /l/ { try_files $uri /locked.html; }
+            location /secret/ { allow 127.0.0.2; deny all; }
+            location /app/ { proxy_pass http://@0; proxy_set_header Host $http_host; }
+            location = /gone { return 410; }
+        }"
+        .replace("LISTEN", &address.to_string())
+        .replace("FILES", files.to_str().expect("a plain name")),
+        &servers,
+    );
+    let _original = nginx(&site, &program, address, &http);
+    let (file, out) = (site.path().join(format!("nginx-{}.conf", address.port())), site.path().join("second.toml"));
+    let option = format!("--inner-nginx={inner}");
+    let (from, to) = (file.to_str().expect("a plain name"), out.to_str().expect("a plain name"));
+    let output = run(["import", "nginx", from, "--out", to, option.as_str()]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("note: Sealane needs a second NGINX"), "{said}");
+    let second = std::fs::read_to_string(site.path().join("inner-nginx.conf")).expect("it is written");
+    let pid = format!("pid {};", site.path().join("second.pid").display());
+    let second = second
+        .replace("pid /run/sealane-inner-nginx.pid;", &pid)
+        .replace("worker_processes auto;", "worker_processes 1; daemon off; master_process off;");
+    let second = site.file("second.conf", second);
+    let mut command = Command::new(&program);
+    command.args(["-e", "stderr", "-p"]).arg(site.path()).arg("-c").arg(second);
+    let mut second = Server::start(command, site.path());
+    second.wait_until(|| std::net::TcpStream::connect(inner).is_ok());
+
+    let text = std::fs::read_to_string(&out).expect("it is written");
+    assert!(!text.contains("501"), "{text}");
+    // The user is the test's own.
+    let text: Vec<&str> = text.lines().filter(|line| !line.starts_with("user = ")).collect();
+    let text = text.join("\n").replace(&address.to_string(), "@ADDRESS@");
+    let gateway = configured(&site, &format!("{text}\n[admin]\nlisten = \"@ADMIN@\"\n"));
+    let targets = [
+        "/",
+        "/a.txt",
+        "/missing",
+        "/index.html",
+        "/locked.html",
+        "/l/there.txt",
+        "/l/x",
+        "/secret/x.txt",
+        "/app/y",
+        "/gone",
+    ];
+    compare(address, &gateway, &["example.com"], &targets, &[""]);
+    // The second NGINX knows the client.
+    let request = "GET /secret/x.txt HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n";
+    let client = Ipv4Addr::new(127, 0, 0, 2);
+    assert_eq!(seen_from(client, address, request), seen_from(client, gateway.address, request));
+    assert!(
+        seen_from(client, gateway.address, request).ends_with("secret"),
+        "{}",
+        seen_from(client, gateway.address, request)
+    );
+}
+
+#[test]
 fn what_is_undecided_exits_with_1_and_does_not_start() {
     let site = Site::new();
     let server = |location: &str| {
@@ -718,7 +804,7 @@ fn what_is_undecided_exits_with_1_and_does_not_start() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1));
     assert!(said.contains("undecided.conf:1: undecided: auth_jwt closed: "), "{said}");
-    assert!(said.contains("1 directive is undecided: the import does not know or understand it, it decides"), "{said}");
+    assert!(said.contains("1 directive is undecided: the gateway does not start until a person has decided"), "{said}");
     assert_eq!(check(&two), Some(1));
     let serve = run([Path::new("serve"), Path::new("-c"), &two]);
     assert_eq!(serve.status.code(), Some(1));

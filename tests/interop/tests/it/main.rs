@@ -41,6 +41,7 @@ mod fetched_lists;
 mod fleet;
 mod fleet_certificates;
 mod fleet_namespaces;
+mod fleet_simulation;
 mod forward_auth;
 mod forwarded;
 mod framing;

@@ -2,6 +2,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use sealane_control::admin::ask::{Where, ask};
+pub use sealane_interop::gateway::order;
 use sealane_interop::gateway::{Gateway, launch};
 use sealane_interop::http::Message;
 use sealane_interop::site::Site;
@@ -9,11 +10,6 @@ use sealane_interop::{WAIT_LIMIT, binary, ports};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// Gives an order over the admin socket.
-pub fn order(socket: &Path, what: &str) -> anyhow::Result<String> {
-    ask(&Where::Socket(socket.to_owned()), "POST", &format!("/v1/{what}"), WAIT_LIMIT * 4)
-}
 
 /// Runs `sealane serve` with an admin socket.
 pub struct Operated {
@@ -69,9 +65,7 @@ impl Operated {
 
     /// Replaces the configuration in one go.
     pub fn write(&self, text: &str) {
-        let new = self.file.with_extension("new");
-        std::fs::write(&new, text).expect("the test's folder can be written");
-        std::fs::rename(&new, &self.file).expect("the test's folder can be written");
+        sealane_interop::replace(&self.file, text);
     }
 
     pub fn text(&self) -> String {

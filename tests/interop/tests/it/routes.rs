@@ -356,6 +356,35 @@ fn failing() -> Backend {
 }
 
 #[test]
+fn an_error_page_can_have_another_status() {
+    let site = Site::new();
+    let page = site.file("gone.html", "<h1>nothing here</h1>");
+    let rest = format!(
+        r#"
+[[host]]
+names = ["*"]
+respond = {{}}
+[[host.error_page]]
+statuses = [403]
+file = {page:?}
+status = 404
+[[host.route]]
+path = "/denied"
+respond = {{}}
+deny = "127.0.0.0/8"
+"#
+    );
+    let (gateway, plain) = listening(&rest).start(&site);
+    let mut every = Everywhere::new(&gateway, plain);
+    for (answer, version) in
+        every.answers(Asked { method: "GET", target: "/denied", ..Asked::default() }).into_iter().zip(VERSIONS)
+    {
+        assert_eq!((answer.status, &*answer.body), (404, "<h1>nothing here</h1>"), "over {version}");
+    }
+    assert_eq!(counted(&gateway, "sealane_error_pages_total", "of=\"gateway\""), 3.0);
+}
+
+#[test]
 fn error_pages_stand_in_the_place_of_errors() {
     let site = Site::new();
     let server = failing();

@@ -1,6 +1,5 @@
 //! Secrets that are not needed any more are not in the gateway's memory: the whole memory of the process is searched for them.
 
-use crate::fleet::replace;
 use crate::operating::{Operated, Other, order};
 use rustls::{ClientConfig, KeyLog};
 use sealane_interop::backend::Backend;
@@ -9,7 +8,7 @@ use sealane_interop::gateway::before;
 use sealane_interop::http::Wire;
 use sealane_interop::process::occurrences;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::{base64, eventually, h3, ports, skip};
+use sealane_interop::{base64, eventually, h3, ports, replace, skip};
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::Path;

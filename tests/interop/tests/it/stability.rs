@@ -32,5 +32,7 @@ fn the_version_as_json_names_commit_and_features() {
         assert!(hash.len() == 40 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()), "{commit}");
     }
     let features = json["features"].as_array().expect("a list");
-    assert!(features.iter().all(|feature| feature == "full"), "{features:?}");
+    assert!(features.iter().all(|feature| feature == "full" || feature == "fips"), "{features:?}");
+    let fips = json.get("fips").expect("the FIPS module, or null");
+    assert_eq!(fips.is_string(), features.iter().any(|feature| feature == "fips"), "{fips}");
 }

@@ -250,7 +250,10 @@ fn a_client_that_leaves_is_gone_at_once() {
 /// Debian's server, our client.
 #[test]
 fn our_client_connects_to_a_stock_server() {
-    let world = world!();
+    ours_connects_to_a_stock_server(&world!());
+}
+
+pub fn ours_connects_to_a_stock_server(world: &World) {
     world.init("");
     world.profile("alice");
     let profile = world.read("alice.ovpn");

@@ -1,6 +1,7 @@
 //! Whose certificate is good, and whose is no more: revocation lists and names, at our server and at our client.
 
 use crate::tunnel_world::{End, INSIDE, World, said};
+use sealane_interop::peers::Said;
 use sealane_interop::process::{self, Server};
 use sealane_interop::{binary, eventually, need, skip};
 use std::path::{Path, PathBuf};
@@ -84,6 +85,52 @@ fn a_reload_with_a_new_list_ends_revoked_clients() {
     drop(again);
     let _bob = world.connected(&bob, &[]);
     assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
+}
+
+/// A list of X.509 version 1, as `openssl ca -gencrl` makes it without further settings and OpenVPN takes it. One of another CA is refused.
+#[test]
+fn a_list_of_version_1_counts_if_the_ca_has_signed_it() {
+    let openssl = need!("openssl");
+    let world = world!();
+    world.init("crl = \"crl.pem\"");
+    world.write(
+        "ca.cnf",
+        "[ca]\ndefault_ca = ours\n[ours]\ndatabase = vpn/index.txt\ncertificate = vpn/ca.crt\nprivate_key = vpn/ca.key\n\
+         default_md = sha256\ndefault_crl_days = 3650\n",
+    );
+    let ask = |arguments: &str| {
+        let mut command = Command::new(&openssl);
+        command.current_dir(world.path("")).args(arguments.split(' '));
+        let said: Said = process::run(&mut command, b"").into();
+        assert_eq!(said.code, Some(0), "{arguments}: {}", said.all());
+        said.text()
+    };
+    let (alice, bob) = (world.profile("alice"), world.profile("bob"));
+    ask("ca -config ca.cnf -gencrl -out vpn/crl.pem");
+    assert!(ask("crl -in vpn/crl.pem -noout -text").contains("Version 1"));
+    let server = world.serve();
+    let client = world.connected(&alice, &[]);
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
+    certificate(&world, "alice.ovpn");
+    ask("ca -config ca.cnf -revoke alice.ovpn.crt");
+    ask("ca -config ca.cnf -gencrl -out vpn/crl.pem");
+    server.hang_up();
+    let left = said(&server, "is disconnected: the client's certificate is no longer accepted");
+    assert!(left, "{}\n{}", client.log(), server.log());
+    drop(client);
+    let again = world.openvpn(End::Client, &alice, &[]);
+    let refused = said(&server, "the key exchange has failed: the certificate is not accepted: it is revoked");
+    assert!(refused, "{}\n{}", again.log(), server.log());
+    drop(again);
+    let _bob = world.connected(&bob, &[]);
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
+    ask(
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout other.key -out other.crt -subj /CN=other -days 10",
+    );
+    ask("ca -config ca.cnf -cert other.crt -keyfile other.key -gencrl -out vpn/crl.pem");
+    let checked = world.sealane(End::Server, &["check", "-c", "vpn/tunnel.toml"], b"");
+    assert_eq!(checked.code, Some(1), "{}", checked.all());
+    assert!(checked.all().contains("none of the CAs has signed it"), "{}", checked.all());
 }
 
 /// `verify_x509_name` in its three forms; a reload changes it.

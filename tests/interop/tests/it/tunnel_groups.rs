@@ -2,7 +2,7 @@
 
 use crate::tunnel_world::{End, INSIDE, World, said};
 use sealane_interop::{eventually, skip};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -135,6 +135,58 @@ fn a_client_has_an_access_list_of_its_own() {
         assert_eq!(reaches_tcp(&world), tcp, "{name}: {}\n{}", client.log(), server.log());
         assert!(eventually(|| count(&world, "data", "drop_access") > before), "{name}: {}", status(&world));
     }
+}
+
+/// A client's rate in one direction and its group's in the other: what is above is dropped and counted. They go with a reload, and the
+/// client stays connected.
+#[test]
+fn clients_have_rates() {
+    let world = world!();
+    world.init(
+        "download_rate = \"1Gbit/s\"\n[[tunnel.client]]\nname = \"alice\"\naddress = \"10.88.0.50\"\nupload_rate = \"64kbit/s\"\n\
+         [[tunnel.group]]\nname = \"all\"\ndownload_rate = \"64kbit/s\"\nupload_rate = \"1Gbit/s\"",
+    );
+    let (alice, bob) = (world.profile("alice"), world.profile("bob"));
+    let server = world.serve();
+    // Much more at once than 32 KiB, to a port on which nobody listens.
+    let send = |from: End, to: &str| {
+        world.within(from, || {
+            let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
+            for _ in 0..200 {
+                socket.send_to(&[0; 1000], (to, 9)).expect("there is a route");
+            }
+        });
+    };
+    let dropped = || ["drop_upload_rate", "drop_download_rate"].map(|name| count(&world, "data", name));
+    let client = world.connected(&bob, &[]);
+    assert_eq!(world.pings(End::Client, INSIDE, 5, "0.05", 1300), 5);
+    send(End::Client, INSIDE);
+    assert_eq!(world.pings(End::Client, INSIDE, 5, "0.05", 56), 5, "after the datagrams: {}", client.log());
+    assert_eq!(dropped()[0], 0, "bob has the rate of the group");
+    client.terminate();
+    drop(client);
+    let client = world.connected(&alice, &[]);
+    assert_eq!(world.pings(End::Client, INSIDE, 5, "0.05", 1300), 5, "{}", client.log());
+    send(End::Client, INSIDE);
+    assert!(eventually(|| dropped()[0] > 0), "{}\n{}", status(&world), server.log());
+    assert_eq!(dropped()[1], 0, "{}", status(&world));
+    send(End::Server, "10.88.0.50");
+    assert!(eventually(|| dropped()[1] > 0), "{}\n{}", status(&world), server.log());
+    let text = world.read("vpn/tunnel.toml");
+    let text: String = text.lines().filter(|line| !line.contains("_rate = ")).map(|line| format!("{line}\n")).collect();
+    world.write("vpn/tunnel.toml", &text);
+    server.hang_up();
+    assert!(said(&server, "sealane: reloaded"), "{}", server.log());
+    let nothing_is_dropped = || {
+        let before = dropped();
+        send(End::Client, INSIDE);
+        // The status is written every second.
+        std::thread::sleep(Duration::from_millis(2500));
+        dropped() == before
+    };
+    assert!(eventually(nothing_is_dropped), "{}\n{}", status(&world), server.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 150, "0.002", 1300), 150, "{}\n{}", client.log(), server.log());
+    assert_eq!(server.log().matches("alice is connected from").count(), 1, "{}", server.log());
 }
 
 /// A group by the user's name; the user's name as the client's; and users who may not use others' certificates.

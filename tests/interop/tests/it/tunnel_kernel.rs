@@ -3,7 +3,8 @@
 //! spaced accordingly.
 
 use crate::tunnel_world::{End, INSIDE, World, said};
-use sealane_interop::process::Server;
+use sealane_interop::peers::find;
+use sealane_interop::process::{self, Server};
 use sealane_interop::{binary, eventually, say, skip};
 
 macro_rules! world {
@@ -101,6 +102,42 @@ fn an_offloaded_peer_is_met() {
         assert!(said(&server, "is disconnected: the client has disconnected"), "{}", server.log());
         client.wait();
     }
+}
+
+/// Packets between clients pass the system, which must forward them: the gateway starts only where it does.
+#[test]
+fn clients_reach_each_other_through_the_system() {
+    let world = world!();
+    world.init("data_plane = \"kernel\"\nclient_to_client = true");
+    let toml = world.read("vpn/tunnel.toml").replace(", \"tcp://:1194\"", "");
+    world.write("vpn/tunnel.toml", &toml);
+    let forward = |end: End, value: &str| {
+        let written = world.within(end, || std::fs::write("/proc/sys/net/ipv4/ip_forward", value));
+        written.expect("this is root");
+    };
+    forward(End::Server, "0");
+    let refused = world.sealane(End::Server, &["serve", "-c", "vpn/tunnel.toml"], b"");
+    assert_ne!(refused.code, Some(0), "{}", refused.all());
+    assert!(refused.all().contains("sysctl -w net.ipv4.ip_forward=1"), "{}", refused.all());
+    forward(End::Server, "1");
+    // The second client's end has a cable to the first one's, and comes through it.
+    world.add_second();
+    forward(End::Client, "1");
+    for (end, route) in
+        [(End::Second, "route add 10.99.0.0/24 via 10.98.0.2"), (End::Server, "route add 10.98.0.0/24 via 10.99.0.2")]
+    {
+        let mut command = world.command(end, &find("ip").expect("the world has looked for it"));
+        let done = process::run(command.args(route.split(' ')), b"");
+        assert!(done.status.success(), "{route}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+    let server = world.serve_udp();
+    let first = world.connected(&world.profile("alice"), &EXIT);
+    assert!(said(&server, "alice is connected from"), "{}", server.log());
+    let second = world.openvpn(End::Second, &world.profile("bob"), &EXIT);
+    assert!(said(&second, "Initialization Sequence Completed"), "{}\n{}", second.log(), server.log());
+    assert!(second.log().contains("ifconfig 10.88.0.3 "), "{}", second.log());
+    assert_eq!(world.pings(End::Client, "10.88.0.3", 5, "0.1", 56), 5, "{}\n{}", first.log(), server.log());
+    assert_eq!(world.pings(End::Second, "10.88.0.2", 3, "0.1", 1400), 3, "{}\n{}", second.log(), server.log());
 }
 
 /// The link, the peers and their keys stay in the kernel while the program is replaced.

@@ -6,6 +6,7 @@ use sealane_interop::{eventually, need, skip};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 macro_rules! world {
@@ -86,10 +87,17 @@ pub struct Tool {
 impl Tool {
     #[track_caller]
     pub fn connect(world: &World) -> Self {
-        let stream = UnixStream::connect(world.path(SOCKET)).expect("the socket is there");
+        Self::connect_to(&world.path(SOCKET), 5)
+    }
+
+    /// A tool on a socket with this version of the protocol.
+    #[track_caller]
+    pub fn connect_to(socket: &Path, version: u8) -> Self {
+        let stream = UnixStream::connect(socket).expect("the socket is there");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket option");
         let mut tool = Self { reader: BufReader::new(stream) };
-        assert!(tool.line().starts_with(">INFO:OpenVPN Management Interface Version 5"), "a greeting");
+        let (line, greeting) = (tool.line(), format!(">INFO:OpenVPN Management Interface Version {version} "));
+        assert!(line.starts_with(&greeting), "{line}");
         tool
     }
 

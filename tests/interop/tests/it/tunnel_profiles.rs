@@ -36,7 +36,7 @@ fn client(world: &World, profile: &str) -> Server {
 
 /// Our client with this profile, connected.
 #[track_caller]
-fn connected(world: &World, profile: &str, server: &Server) -> Server {
+pub fn connected(world: &World, profile: &str, server: &Server) -> Server {
     let client = client(world, profile);
     assert!(said(&client, "connected to"), "{profile}\n{}\n{}", client.log(), server.log());
     assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 1300), 3, "{profile}\n{}\n{}", client.log(), server.log());
@@ -54,7 +54,7 @@ fn openssl(world: &World, arguments: &str) -> String {
 
 /// The profile of `alice`, which a stock client takes, too.
 #[track_caller]
-fn alice(world: &World) -> String {
+pub fn alice(world: &World) -> String {
     world.init("");
     world.profile("alice");
     world.read("alice.ovpn")
@@ -111,11 +111,14 @@ fn framing_that_is_not_pushed_is_named() {
 /// Tunnels between two addresses, as OpenVPN before 2.7 makes them unless it is told otherwise.
 #[test]
 fn every_topology_is_understood() {
-    let world = world!();
-    let profile = alice(&world);
+    understands_every_topology(&world!());
+}
+
+pub fn understands_every_topology(world: &World) {
+    let profile = alice(world);
     for topology in ["net30", "p2p", "subnet"] {
-        let server = stock_server(&world, &format!("topology {topology}\npush \"route 10.66.0.0 255.255.0.0\"\n"));
-        let client = connected(&world, &profile, &server);
+        let server = stock_server(world, &format!("topology {topology}\npush \"route 10.66.0.0 255.255.0.0\"\n"));
+        let client = connected(world, &profile, &server);
         assert!(world.client_route("10.66.0.0/16").contains("dev"), "{topology}: {}", client.log());
     }
 }

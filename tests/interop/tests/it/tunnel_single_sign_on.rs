@@ -1,5 +1,5 @@
 //! Users of the tunnel log in with a browser at a real OpenID Connect provider (npm's oidc-provider), with Debian's OpenVPN and our own
-//! client.
+//! client; and with openvpn-auth-oauth2 on the management socket.
 
 use crate::tunnel_world::{End, INSIDE, SERVER, World, count, said};
 use rustix::process::{Pid, Signal, kill_process};
@@ -20,9 +20,8 @@ macro_rules! world {
 const PROVIDER: &str = "127.0.0.1:4000";
 const REDIRECT: &str = "https://10.99.0.1:8443/vpn-login";
 
-/// What a person with a browser does: opens the link, agrees, fills in the provider's forms. Prints the status of the last page, and
-/// what it says; then those of requests that must be refused.
-const BROWSER: &str = r#"
+/// A browser, as far as it is needed: cookies and forms.
+const FORMS: &str = r#"
 import html, http.cookiejar, re, ssl, sys, urllib.error, urllib.parse, urllib.request
 link, ca, user = sys.argv[1:]
 def browser():
@@ -46,6 +45,11 @@ def sent(web, page, fields):
 own = browser()
 page = ask(own, link)
 assert page.status == 200, page.read()
+"#;
+
+/// What a person with a browser does: opens the link, agrees, fills in the provider's forms. Prints the status of the last page, and
+/// what it says; then those of requests that must be refused.
+const OWN_PAGES: &str = r#"
 print("other", ask(browser(), link).status)
 page = sent(own, page, {})
 if user and page.status == 200:
@@ -55,6 +59,15 @@ if user and page.status == 200:
     assert page.url.startswith("https://10.99.0.1:8443/vpn-login?"), page.url
 print("page", page.status, re.sub(r"\s+", " ", re.search(r"<p>(.*?)</p>", page.read().decode(), re.S).group(1)))
 print("again", ask(own, page.url).status)
+"#;
+
+/// The same where openvpn-auth-oauth2 sends the person to the provider at once.
+const PAGES_OF_PROGRAM: &str = r#"
+assert page.url.startswith("http://127.0.0.1:4000/"), page.url
+page = sent(own, page, {"login": user, "password": "any"})
+page = sent(own, page, {})
+assert page.url.startswith("http://10.99.0.1:9000/oauth2/callback?"), page.url
+print("page", page.status)
 "#;
 
 /// The files of the gateway's certificate, and of the client's secret at the provider.
@@ -96,15 +109,21 @@ to = ["unix:login.sock"]"#
     )
 }
 
-/// The provider at the server's end.
-fn provider(world: &World, (node, folder): &(PathBuf, PathBuf)) -> Server {
+/// The provider at the server's end, which sends browsers back to this page.
+fn provider(world: &World, (node, folder): &(PathBuf, PathBuf), redirect: &str) -> Server {
     let mut command = world.command(End::Server, node);
-    command.current_dir(folder).arg("provider.mjs").args([PROVIDER.rsplit(':').next().unwrap_or_default(), REDIRECT]);
+    command.current_dir(folder).arg("provider.mjs").args([PROVIDER.rsplit(':').next().unwrap_or_default(), redirect]);
     command.env_remove("HTTP_PROXY").env_remove("HTTPS_PROXY").env("NO_PROXY", "*");
     let server = Server::start(command, &world.path(""));
-    let listens = || world.within(End::Server, || TcpStream::connect(PROVIDER).is_ok());
-    assert!(eventually(listens), "{}", server.log());
+    listens(world, PROVIDER, &server);
     server
+}
+
+/// Waits until a program at the server's end listens on an address.
+#[track_caller]
+fn listens(world: &World, address: &str, program: &Server) {
+    let listens = || world.within(End::Server, || TcpStream::connect(address).is_ok());
+    assert!(eventually(listens), "{}", program.log());
 }
 
 /// A stock client that can open pages.
@@ -115,18 +134,27 @@ fn client(world: &World, profile: &std::path::Path) -> Server {
 /// The page that a client is told to open.
 #[track_caller]
 fn link(client: &Server, server: &Server) -> String {
-    let start = format!("{REDIRECT}?login=");
-    assert!(said(client, &start), "{}\n{}", client.log(), server.log());
+    link_that_begins(client, server, &format!("{REDIRECT}?login="))
+}
+
+#[track_caller]
+fn link_that_begins(client: &Server, server: &Server, start: &str) -> String {
+    assert!(said(client, start), "{}\n{}", client.log(), server.log());
     let log = client.log();
-    let secret = log.rsplit(&start).next().unwrap_or_default();
-    let end = secret.find(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_').unwrap_or(secret.len());
+    let secret = log.rsplit(start).next().unwrap_or_default();
+    let end = secret.find(|c: char| !c.is_ascii_alphanumeric() && !"-_=%+/".contains(c)).unwrap_or(secret.len());
     format!("{start}{}", &secret[..end])
 }
 
 /// A person logs in. Without a user, the person only agrees.
 #[track_caller]
 fn log_in(world: &World, link: &str, user: &str) -> String {
-    let script = world.write("browser.py", BROWSER);
+    browse(world, OWN_PAGES, link, user)
+}
+
+#[track_caller]
+fn browse(world: &World, pages: &str, link: &str, user: &str) -> String {
+    let script = world.write("browser.py", &format!("{FORMS}{pages}"));
     let mut command = world.command(End::Server, &peers::find("python3").expect("looked for before"));
     command.arg(script).args([link, "web.crt", user]);
     let said: peers::Said = process::run(&mut command, b"").into();
@@ -145,7 +173,7 @@ fn a_login_in_the_browser_admits_one_client() {
     prepare(&world);
     world.init(&settings());
     let alice = world.profile("alice");
-    let identity = provider(&world, &openid);
+    let identity = provider(&world, &openid, REDIRECT);
     let server = world.serve();
     // A client that cannot open a page is told so.
     let old = world.openvpn(End::Client, &alice, &[]);
@@ -216,7 +244,7 @@ fn a_provider_that_is_away_admits_nobody() {
     assert!(!server.log().contains("alice is connected"), "{}", server.log());
     drop(stock);
     // It is back.
-    let _identity = provider(&world, &openid);
+    let _identity = provider(&world, &openid, REDIRECT);
     let stock = client(&world, &alice);
     let text = log_in(&world, &link(&stock, &server), "alice");
     assert!(text.contains("page 200"), "{text}");
@@ -225,4 +253,60 @@ fn a_provider_that_is_away_admits_nobody() {
     for secret in ["code=", "the-secret-of-the-test-client", "login=", "eyJ"] {
         assert!(!server.log().contains(secret), "{secret}: {}", server.log());
     }
+}
+
+/// openvpn-auth-oauth2 on the management socket sends users to the provider, as it does beside OpenVPN's server.
+#[test]
+fn openvpn_auth_oauth2_admits_and_denies_clients() {
+    const PAGES: &str = "10.99.0.1:9000";
+    let world = world!();
+    need!("python3");
+    let openid = match peers::openid() {
+        Ok(found) => found,
+        Err(why) => skip!("no oidc-provider: {why}"),
+    };
+    let program = match peers::openvpn_auth_oauth2() {
+        Ok(program) => program,
+        Err(why) => skip!("no openvpn-auth-oauth2: {why}"),
+    };
+    prepare(&world);
+    world.init("management = \"manage.sock\"\nmanagement_client_auth = true");
+    let alice = world.profile("alice");
+    let identity = provider(&world, &openid, &format!("http://{PAGES}/oauth2/callback"));
+    let server = world.serve();
+    let mut command = world.command(End::Server, &program);
+    command.env_remove("HTTP_PROXY").env_remove("HTTPS_PROXY").env("NO_PROXY", "*").args([
+        format!("--http.baseurl=http://{PAGES}"),
+        format!("--http.listen={PAGES}"),
+        "--http.secret=0123456789abcdef".to_owned(),
+        format!("--openvpn.addr=unix://{}", world.path("vpn/manage.sock").display()),
+        format!("--oauth2.issuer=http://{PROVIDER}"),
+        "--oauth2.client.id=sealane".to_owned(),
+        "--oauth2.client.secret=the-secret-of-the-test-client".to_owned(),
+        "--oauth2.auth-style=AuthStyleInHeader".to_owned(),
+        "--oauth2.scopes=openid,profile,groups".to_owned(),
+        "--oauth2.validate.groups=vpn".to_owned(),
+    ]);
+    let program = Server::start(command, &world.path(""));
+    listens(&world, PAGES, &program);
+    let start = format!("http://{PAGES}/oauth2/start?state=");
+    // Not in the group.
+    let eve = client(&world, &alice);
+    let text = browse(&world, PAGES_OF_PROGRAM, &link_that_begins(&eve, &program, &start), "eve");
+    assert!(!text.contains("page 200"), "{text}\n{}", program.log());
+    assert!(said(&eve, "AUTH_FAILED"), "{}\n{}\n{}", eve.log(), program.log(), server.log());
+    assert!(!eve.log().contains("Initialization Sequence Completed"), "{}", eve.log());
+    drop(eve);
+    let stock = client(&world, &alice);
+    let page = link_that_begins(&stock, &program, &start);
+    assert!(!stock.log().contains("Initialization Sequence Completed"), "{}", stock.log());
+    let text = browse(&world, PAGES_OF_PROGRAM, &page, "alice");
+    assert!(text.contains("page 200"), "{text}\n{}", program.log());
+    let connected = said(&stock, "Initialization Sequence Completed");
+    assert!(connected, "{}\n{}\n{}", stock.log(), program.log(), server.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3, "{}", server.log());
+    assert!(said(&program, "client established"), "{}", program.log());
+    stock.terminate();
+    assert!(said(&program, "client disconnected"), "{}", program.log());
+    drop((program, identity));
 }

@@ -1,11 +1,13 @@
 //! Which rules apply to one kind of requests, and what they lead to.
 
-use super::{Counted, Edit, Exception, Limit, Of, Outcome, Rule, Share, What, because, names_host, names_path};
+use super::{
+    Counted, Edit, Exception, Limit, Of, Outcome, Rule, Share, What, because, loses_body, names_host, names_path,
+};
 use crate::addresses::{AddressSet, Clients};
 use crate::haproxy::acl::{Atom, Both, Counter, Left, Match, Test, Users};
 use crate::haproxy::parser::Line;
 use crate::nginx::FRAMING;
-use crate::output::{Action, BasicAuth, Path};
+use crate::output::{Action, BasicAuth, Methods, Path};
 use crate::paths;
 use crate::report::{Id, Place, Report};
 use std::collections::BTreeMap;
@@ -341,6 +343,27 @@ fn refuse(rule: &Rule, left: &Left, passing: &mut Passing, report: &mut Report, 
     true
 }
 
+/// Refuses requests by a header alone: no route has to stand before the others for that. Whether this was such a rule.
+fn refuse_header(rule: &Rule, left: &Left, passing: &Passing, report: &mut Report, out: &mut Outcome) -> bool {
+    let Left::Routes(routes) = left else { return false };
+    let is_plain = matches!(&rule.what, What::Answer(action) if *action == Action::status(403));
+    // A password is asked for before a rule behind it refuses.
+    if !is_plain || passing.holds_for(rule) || out.users.is_some() || loses_body(&rule.what, &rule.line.words) {
+        return false;
+    }
+    let mut access = out.access.clone();
+    let mut deny = |only: &Match| match (&only.methods, only.headers.as_slice(), &only.pattern) {
+        (Methods::Any, [(name, condition)], None) => access.deny_header(name, condition, &rule.line.place).is_ok(),
+        _ => false,
+    };
+    if !routes.iter().all(&mut deny) {
+        return false;
+    }
+    out.access = access;
+    report.same(rule.line.id, "deny_header");
+    true
+}
+
 /// Refuses longer bodies.
 fn limit_body(most: u64, id: Id, place: &Place, report: &mut Report, out: &mut Outcome) {
     report.differs(id, "max_body_size: a longer body gets 413, also if the request does not say its length");
@@ -633,6 +656,9 @@ fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &
             continue;
         }
         if refuse(rule, &left, &mut passing, report, out) {
+            continue;
+        }
+        if refuse_header(rule, &left, &passing, report, out) {
             continue;
         }
         let left = counted(left, rule, &passing, out);

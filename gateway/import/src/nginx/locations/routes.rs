@@ -11,6 +11,7 @@ use crate::nginx::actions;
 use crate::nginx::compression;
 use crate::nginx::headers::{self, Changes};
 use crate::nginx::http;
+use crate::nginx::inner;
 use crate::nginx::scope::{Import, Scope};
 use crate::nginx::{mirrors, pages, redirects};
 use crate::output::{Action, Entry, Methods, Path, Route, in_order, joined};
@@ -21,6 +22,11 @@ use crate::report::Place;
 /// What is said of a server that has files neither here nor there.
 const NO_ROOT: &str = "requests that match no location get 404: there is no \"root\" (NGINX looks for a file in the folder html of its \
      installation)";
+
+/// What is said of an `internal` location to which no directive leads.
+const ACCEL: &str = "clients get 404. In NGINX, a server can name this location in the header X-Accel-Redirect, and NGINX answers with its files. \
+     Sealane passes this header on, and the client gets the response of the server as it is: if a server sends this header, let it send the \
+     files itself, or keep an NGINX between Sealane and this server";
 
 /// Most routes of a server that have an expression.
 const MAX_EXPRESSIONS: usize = 1000;
@@ -213,6 +219,8 @@ fn of_branch<'d>(
     }
     let place = site.blamed(decision).place.clone();
     let mut entries: Vec<Entry> = Vec::new();
+    // Where entries begin that have exceptions, how many these are, and the exceptions.
+    let mut excepted: Vec<(usize, usize, &[(String, String)])> = Vec::new();
     let mut rewritten = None;
     let mut access = Access::default();
     // The locations that NGINX has selected, one after the other.
@@ -262,11 +270,14 @@ fn of_branch<'d>(
         headers::response(import, &scope, &mut changes);
         // Here nothing is chosen.
         changes.by_map.iter().for_each(|by_map| import.report.decide(by_map.id, headers::NO_CONSTANT));
-        (route.response, route.hsts) = (changes.response, changes.hsts);
+        (route.response, route.hsts, route.cors) = (changes.response, changes.hsts, changes.cors);
         let methods = match &step.when {
             When::Method(list, true) => Methods::Of(list.clone()),
             When::Method(list, false) => Methods::Not(list.clone()),
-            When::Values(any) => {
+            When::Values(any) | When::Except(any, _) => {
+                if let When::Except(_, except) = &step.when {
+                    excepted.push((entries.len(), any.len(), except.as_slice()));
+                }
                 for one in any {
                     let route = Route { headers: vec![one.clone()], ..route.clone() };
                     entries.push(Entry { methods: Methods::Any, route });
@@ -307,22 +318,35 @@ fn of_branch<'d>(
             for d in l.d.inner() {
                 import.whole(d, crate::Outcome::Same, "clients get 404");
             }
+            if !site.is_led_to(l) && !headers::ignores_accel(&site.scope) {
+                import.missing(l.d, ACCEL);
+            }
             entries.push(answering(import, site, &l.scope, path, Action::status(404), &place));
         }
         End::Server => {
             let root = site.scope.last("root");
             let own = root.filter(|_| site.locations.is_empty()).unwrap_or(site.server);
-            match root {
-                Some(_) => import.missing(own, "Sealane serves no files: requests that match no location get 501"),
-                None => import.differs(own, NO_ROOT),
+            let files = root.and_then(|root| inner::pass_rest(import, site, root));
+            match (root, &files) {
+                (Some(_), Some(_)) => {}
+                (Some(_), None) => {
+                    import.missing(own, "Sealane serves no files: requests that match no location get 501");
+                }
+                (None, _) => import.differs_a_little(own, NO_ROOT),
             }
             let checks = access::access(import, &site.scope, Some(site));
-            let (action, place) = match (checks.closed, root) {
-                (Some(place), _) => (Action::status(403), place),
-                (None, Some(_)) => (Action::untranslated(), place),
-                (None, None) => (Action::status(404), place),
+            let (action, place) = match (checks.closed, files, root) {
+                (Some(place), ..) => (Action::status(403), place),
+                (None, Some(action), _) => (action, place),
+                (None, None, Some(_)) => (Action::untranslated(), place),
+                (None, None, None) => (Action::status(404), place),
             };
             let mut entry = answering(import, site, &site.scope, path, action, &place);
+            if entry.route.action.passes() {
+                inner::name_client(&mut entry.route);
+                entry.route.rate_limits = access::rate_limits(import, &site.scope);
+                entry.route.concurrency_limits = access::concurrency_limits(import, &site.scope);
+            }
             (entry.route.access, entry.route.forward_auth) = (checks.access, checks.forward_auth);
             (entry.route.basic_auth, entry.route.satisfy_any) = (checks.basic_auth, checks.any);
             entries.push(entry);
@@ -351,7 +375,29 @@ fn of_branch<'d>(
         let joined = entry.route.access.and(&access);
         access::unsayable(import, site.blamed(decision), joined);
     }
+    for (at, len, except) in excepted.into_iter().rev() {
+        with_exceptions(&mut entries, at, at + len, except)?;
+    }
     Some(in_order(entries)?.into_iter().map(Route::settled).collect())
+}
+
+/// Puts copies of the entries from `behind` on before the entries at `at`, for the requests that these except. `None`: one of the copies
+/// would compare a header twice.
+fn with_exceptions(entries: &mut Vec<Entry>, at: usize, behind: usize, except: &[(String, String)]) -> Option<()> {
+    let later = entries.get(behind..)?.to_vec();
+    let mut copies = Vec::new();
+    for (name, rule) in except {
+        for entry in &later {
+            if entry.route.headers.iter().any(|(there, _)| there == name) {
+                return None;
+            }
+            let mut copy = entry.clone();
+            copy.route.headers.push((name.clone(), rule.clone()));
+            copies.push(copy);
+        }
+    }
+    entries.splice(at..at, copies);
+    Some(())
 }
 
 /// `max_body_size` for the requests that get to some locations, one after the other: NGINX compares a request with the limit of each of
@@ -381,7 +427,7 @@ fn answering<'d>(
     headers::response(import, scope, &mut changes);
     // Here nothing is chosen.
     changes.by_map.iter().for_each(|by_map| import.report.decide(by_map.id, headers::NO_CONSTANT));
-    (route.response, route.hsts) = (changes.response, changes.hsts);
+    (route.response, route.hsts, route.cors) = (changes.response, changes.hsts, changes.cors);
     Entry { methods: Methods::Any, route }
 }
 
@@ -450,9 +496,8 @@ fn content<'d>(
         }
         route.mirror = mirrors::mirror(import, site, &from.scope, &route);
         route.pages = pages::pages(import, site, &from.scope);
-        match route.action.passes() {
-            true => route.compression = compression::compression(import, &from.scope),
-            false => route.rewrites.clear(),
+        if route.action.passes() {
+            route.compression = compression::compression(import, &from.scope);
         }
         let add = |to: &mut Vec<(String, Place)>, more: Vec<(String, Place)>| {
             let new: Vec<_> = more.into_iter().filter(|(name, _)| !to.iter().any(|(n, _)| n == name)).collect();
@@ -467,11 +512,12 @@ fn content<'d>(
     for by_map in &changes.by_map {
         match !chosen.is_empty() && changes.response.add(&by_map.name, &by_map.default, &by_map.place) {
             true if by_map.always => import.report.same(by_map.id, "response_headers.add"),
-            true => import.report.differs(by_map.id, headers::ALWAYS),
+            true => import.report.differs_a_little(by_map.id, headers::ALWAYS),
             false => import.report.decide(by_map.id, headers::NO_CONSTANT),
         }
     }
     (route.request, route.response, route.hsts) = (changes.request, changes.response, changes.hsts);
+    route.cors = changes.cors;
     for chosen in chosen {
         let mut other = route.clone();
         for by_map in &changes.by_map {

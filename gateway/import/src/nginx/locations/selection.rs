@@ -4,6 +4,7 @@
 use super::{Location, Matcher, Site, Step, Then, When};
 use crate::nginx::access;
 use crate::nginx::actions;
+use crate::nginx::auth;
 use crate::nginx::http::everywhere;
 use crate::nginx::parser::Directive;
 use crate::nginx::scope::Import;
@@ -11,7 +12,7 @@ use crate::output::Action;
 use crate::paths::{self, Extent, OTHER, PathTest};
 use crate::patterns::Expression;
 use crate::report::Id;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How a request ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,6 +177,7 @@ impl<'d> Site<'d> {
             searches.0.insert(key, found);
         }
         self.searches = searches;
+        self.led = self.led(import);
     }
 
     /// What checks requests in the locations that the paths of a template may get to.
@@ -362,7 +364,39 @@ impl<'d> Site<'d> {
 
     /// Whether a location asks a server about its requests (`auth_request`).
     pub fn asks(&self) -> bool {
-        self.locations.iter().any(|l| l.scope.last("auth_request").is_some_and(|d| d.word(1) != Some("off")))
+        self.locations.iter().any(|l| auth::asks(&l.scope))
+    }
+
+    /// The locations to which directives of the server lead requests.
+    fn led(&self, import: &mut Import<'d>) -> Vec<Id> {
+        if self.locations.iter().all(|l| l.internal().is_none()) {
+            return Vec::new();
+        }
+        const LEADING: &[&str] = &["auth_request", "error_page", "index", "mirror", "rewrite", "try_files"];
+        let mut found: Vec<&'d Directive> =
+            self.scope.blocks().flatten().filter(|d| LEADING.contains(&d.name())).collect();
+        everywhere(self.server.inner(), LEADING, &mut found);
+        let words = found.iter().flat_map(|d| d.arguments());
+        // What has groups or variables leads to the location of its beginning.
+        let fixed = words.map(|word| word.trim_start_matches('=').split('$').next().unwrap_or_default());
+        let paths: BTreeSet<&str> = fixed.filter(|path| path.starts_with('/')).collect();
+        match import.budget.take(paths.len().saturating_mul(self.locations.len() + 20)) {
+            Some(()) => paths.into_iter().filter_map(|path| Some(self.location_of(path)?.d.id)).collect(),
+            None => self.locations.iter().map(|l| l.d.id).collect(),
+        }
+    }
+
+    /// Whether a directive of the server leads requests to a location.
+    pub(super) fn is_led_to(&self, l: &Location<'d>) -> bool {
+        self.led.contains(&l.d.id)
+    }
+
+    /// The location that an `error_page` names.
+    pub fn named(&self, target: &str) -> Option<&'d Directive> {
+        let named = |l: &&Location<'d>| matches!(&l.matcher, Matcher::Named(name) if name == target);
+        let found =
+            self.locations.iter().find(named).or_else(|| self.location_of(target).filter(|_| target.starts_with('/')));
+        found.map(|l| l.d)
     }
 
     /// Whether what an `error_page` names passes a client on: a redirect, or another server.
@@ -371,11 +405,7 @@ impl<'d> Site<'d> {
             let redirects = d.name() == "return" && d.word(1).is_some_and(|s| s.starts_with('3') || s.contains("://"));
             redirects || d.name() == "rewrite" || actions::PASSES.contains(&d.name())
         };
-        let named = |l: &&Location<'d>| matches!(&l.matcher, Matcher::Named(name) if name == target);
-        match self.locations.iter().find(named) {
-            Some(l) => l.d.inner().iter().any(on),
-            None => target.contains("://") || self.location_of(target).is_some_and(|l| l.d.inner().iter().any(on)),
-        }
+        self.named(target).map_or_else(|| target.contains("://"), |l| l.inner().iter().any(on))
     }
 
     /// Says of a named location that pages only use that nothing takes its place.

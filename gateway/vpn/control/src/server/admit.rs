@@ -236,6 +236,7 @@ impl Server {
         }
         let group = self.settings.group_of(&peer.member(user_name));
         peer.filter = Some(self.settings.filter_of(&name, group));
+        peer.rates = Some(self.settings.rates_of(&name, group));
         peer.group = group.map(|group| group.name.clone());
         peer.token = user_name.and_then(|user| self.settings.auth.token_after(&claim, user, unix()));
         (peer.name, peer.user) = (name.clone(), user);
@@ -282,6 +283,7 @@ impl Server {
         (new.vpn_ip4, new.vpn_ip6) = (addresses.four, addresses.six);
         new.routes = peer.settings.routes.clone();
         new.filter = peer.filter.clone().flatten();
+        new.rates = peer.rates.unwrap_or_default();
         (new.mtu, new.max_segment) = (self.settings.mtu, peer.max_segment(self.settings.mssfix));
         let Keepalive { ping, ping_restart } = self.settings.keepalive;
         // The client gives up first, and connects again: as OpenVPN's `keepalive` does it.
@@ -430,25 +432,34 @@ impl Server {
         }
     }
 
-    /// A connected client is of the group that it belongs to now, and has its access list. The error says why it cannot stay.
+    /// A connected client is of the group that it belongs to now, and has its access list and its rates. The error says why it cannot
+    /// stay.
     fn follow_group(&mut self, key: Key) -> Result<(), &'static str> {
         let Some((peer, id)) = self.peers.get_mut(&key).and_then(|p| p.id.map(|id| (p, id))) else { return Ok(()) };
         let group = self.settings.group_of(&peer.member(peer.user.as_deref()));
-        let (group_name, filter) = (group.map(|g| g.name.clone()), self.settings.filter_of(&peer.name, group));
-        peer.group = group_name;
+        let (filter, rates) = (self.settings.filter_of(&peer.name, group), self.settings.rates_of(&peer.name, group));
+        peer.group = group.map(|g| g.name.clone());
         // What a predecessor has set is not known.
-        let has_changed = match &peer.filter {
+        let has_new_filter = match &peer.filter {
             Some(before) => *before != filter,
             None => filter.is_some() || self.plane.supports(Feature::AccessLists),
         };
-        if has_changed {
-            let set = PeerSet { filter: Some(filter.clone()), ..PeerSet::default() };
+        let has_new_rates = match peer.rates {
+            Some(before) => before != rates,
+            None => !rates.is_unlimited() || self.plane.supports(Feature::Rates),
+        };
+        if has_new_filter || has_new_rates {
+            let set = PeerSet {
+                filter: has_new_filter.then(|| filter.clone()),
+                rates: has_new_rates.then_some(rates),
+                ..PeerSet::default()
+            };
             match self.plane.command(Command::PeerSet(id, set)) {
-                Ok(()) => peer.filter = Some(filter),
+                Ok(()) => (peer.filter, peer.rates) = (Some(filter), Some(rates)),
                 Err(e) => {
                     log::warn!(connection = connection(key); "tunnel: {}: the client is disconnected, because its access \
-                                                              list cannot be changed: {e}", peer.name);
-                    return Err("the client's access list cannot be applied");
+                                                              list and its rates cannot be changed: {e}", peer.name);
+                    return Err("the client's access list or rates cannot be applied");
                 }
             }
         }

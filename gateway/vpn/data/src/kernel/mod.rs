@@ -1,9 +1,9 @@
 //! The kernel's plane: Linux ≥ 6.16's `ovpn`, driven by generic netlink.
 //!
 //! Data packets never leave the kernel; one thread reads what it leaves on the sockets (control packets) and its
-//! notifications. What this plane cannot do is refused by name: TCP, DATA_V1, the epoch format, packets between peers
-//! that the system shall not see, in-band messages. Everything of it outlives a process (`handover.rs`). The kernel does not change TCP's segment size either: `mssfix` is
-//! for the firewall (`nft … tcp option maxseg size set`).
+//! notifications. What this plane cannot do is refused by name: TCP, DATA_V1, the epoch format, access lists, rates, in-band
+//! messages. Packets between peers always pass the system. Everything of it outlives a process (`handover.rs`). The kernel does
+//! not change TCP's segment size either: `mssfix` is for the firewall (`nft … tcp option maxseg size set`).
 
 mod family;
 mod handover;
@@ -20,6 +20,7 @@ use family::{GROUP, MODE, NAME, Requests, counters};
 use reader::{Counts, Message, Reader};
 use sealane_lane::{Context, Mailbox, mailbox};
 use sealane_ovpn::data::Format;
+use sealane_sys::forwarding;
 use sealane_sys::netlink::Netlink;
 use sealane_sys::netlink_route::LinkSet;
 use sealane_sys::udp::{Options, Socket};
@@ -33,6 +34,9 @@ use std::thread::JoinHandle;
 
 const NO_ACCESS_LISTS: &str =
     "the kernel's data plane has no access lists of peers; access lists need the user-space data plane";
+
+const NO_RATES: &str =
+    "the kernel's data plane has no rates of peers; upload_rate and download_rate need the user-space data plane";
 
 /// The kernel's plane as control sees it. Peers, keys and the interface go when it is dropped, unless it was handed over.
 pub struct KernelPlane {
@@ -78,7 +82,7 @@ impl KernelPlane {
     ///
     /// Errors: `Unsupported` where the kernel has no `ovpn`, or the configuration asks for what it cannot do.
     pub fn start(config: &Config, sockets: &Sockets, sink: Arc<dyn Sink>) -> io::Result<Self> {
-        if let Some(why) = cannot(config, sockets) {
+        if let Some(why) = cannot(config, sockets).map(str::to_owned).or_else(|| not_forwarded(config)) {
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let (interface, requests, generic, mut route) = make_link(config)?;
@@ -159,6 +163,9 @@ impl KernelPlane {
         if new.filter.is_some() {
             return Err(Refused::Unsupported(NO_ACCESS_LISTS));
         }
+        if !new.rates.is_unlimited() {
+            return Err(Refused::Unsupported(NO_RATES));
+        }
         if new.sent_peer != Some(new.peer) {
             return Err(Refused::Unsupported("the kernel sends DATA_V2 with the peer's own id only"));
         }
@@ -178,6 +185,9 @@ impl KernelPlane {
     fn peer_set(&self, id: PeerId, set: &PeerSet) -> Result<(), Refused> {
         if matches!(set.filter, Some(Some(_))) {
             return Err(Refused::Unsupported(NO_ACCESS_LISTS));
+        }
+        if set.rates.is_some_and(|rates| !rates.is_unlimited()) {
+            return Err(Refused::Unsupported(NO_RATES));
         }
         let mut state = self.state();
         let mut about = state.peers.get(&id).ok_or(Refused::NoPeer(id))?.clone();
@@ -337,12 +347,29 @@ fn cannot(config: &Config, sockets: &Sockets) -> Option<&'static str> {
             "the kernel's data plane supports only UDP; a listener with tunnel = true needs the user-space data plane",
         );
     }
-    if config.role == (Role::Server { client_to_client: true }) {
-        return Some(
-            "client_to_client needs the user-space data plane: the kernel's plane passes packets between clients to the system",
-        );
+    if config.access_lists {
+        return Some(NO_ACCESS_LISTS);
     }
-    config.access_lists.then_some(NO_ACCESS_LISTS)
+    config.rates.then_some(NO_RATES)
+}
+
+/// What the kernel does in another way than user space, so that it is done only where this plane is asked for.
+pub(crate) fn differs(config: &Config) -> Option<&'static str> {
+    (config.role == (Role::Server { client_to_client: true })).then_some(
+        "client_to_client needs the user-space data plane, unless the system forwards packets between clients and its firewall lets \
+         them pass: then write data_plane = \"kernel\"",
+    )
+}
+
+/// Why packets would not pass between peers, who are to reach each other, if they would not.
+fn not_forwarded(config: &Config) -> Option<String> {
+    differs(config)?;
+    let has = |v4: bool| config.addresses.iter().any(|(address, _)| address.is_ipv4() == v4);
+    let (family, setting) = forwarding::missing(has(true), has(false)).into_iter().next()?;
+    Some(format!(
+        "client_to_client with the kernel's data plane needs a system that forwards {family}: sudo sysctl -w {setting}=1 (and a \
+         file in /etc/sysctl.d to keep it)"
+    ))
 }
 
 /// Removes what a process that died has left: its interface outlives it, and would keep the routes to our network. Of
@@ -387,5 +414,37 @@ fn make_link(config: &Config) -> io::Result<(String, Requests, Netlink, Netlink)
             let _ = route.link_del(interface);
             Err(other.err().unwrap_or_else(|| io::ErrorKind::Unsupported.into()))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reason names the setting, so that an operator knows what to change.
+    #[test]
+    fn what_the_kernel_cannot_do_is_named() {
+        let none = Sockets::default();
+        assert_eq!(cannot(&Config::default(), &none), None);
+        let listener = OwnedFd::from(std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+        let tcp = Sockets { listeners: vec![vec![listener]], ..Sockets::default() };
+        for (config, sockets, part) in [
+            (Config::default(), &tcp, "TCP listeners"),
+            (Config { takes_connections: true, ..Config::default() }, &none, "tunnel = true"),
+            (Config { access_lists: true, ..Config::default() }, &none, "access lists"),
+            (Config { rates: true, ..Config::default() }, &none, "upload_rate"),
+        ] {
+            let why = cannot(&config, sockets).unwrap_or_default();
+            assert!(why.contains(part), "{part}: {why}");
+        }
+    }
+
+    #[test]
+    fn packets_between_peers_pass_the_system_only_where_that_is_asked_for() {
+        let config = |client_to_client| Config { role: Role::Server { client_to_client }, ..Config::default() };
+        assert_eq!(cannot(&config(true), &Sockets::default()), None);
+        assert!(differs(&config(true)).is_some_and(|why| why.contains("client_to_client")));
+        assert_eq!((differs(&config(false)), not_forwarded(&config(false))), (None, None));
+        assert_eq!(differs(&Config { role: Role::Client, ..Config::default() }), None);
     }
 }

@@ -270,6 +270,12 @@ impl Core {
             counters.drop_access.inc();
             return None;
         }
+        if let Some(buckets) = &mut peer.buckets
+            && !buckets.upload(inner.len(), now)
+        {
+            counters.drop_upload_rate.inc();
+            return None;
+        }
         peer.stats.rx_packets.inc();
         peer.stats.rx_bytes.add(inner.len() as u64);
         if peer.about.max_segment > 0 {
@@ -335,8 +341,17 @@ impl Core {
             },
         };
         let (mut sent, mut inner_bytes, mut link_bytes) = (0, 0, 0);
+        let now = cx.now();
+        // Pings are not its traffic.
+        let mut buckets = peer.buckets.as_mut().filter(|_| counted);
         for number in 0..plan.count {
             let length = plan.len(number);
+            if let Some(buckets) = &mut buckets
+                && !buckets.download(length, now)
+            {
+                counters.drop_download_rate.inc();
+                continue;
+            }
             let sealer = &mut key.sealer;
             let mut write = |out: &mut [u8]| {
                 let segment = plan.place(packet, number);
@@ -379,7 +394,7 @@ impl Core {
             let key_id = peer.keys.peek(crate::plane::KeySlot::Primary).map_or(0, |(id, _)| id);
             shared.sink.event(Event::KeyExhausted { peer: id, key_id });
         }
-        peer.last_out = cx.now();
+        peer.last_out = now;
         if counted {
             peer.stats.tx_packets.add(sent);
             peer.stats.tx_bytes.add(inner_bytes);

@@ -58,6 +58,10 @@ lane_counters! {
     drop_source,
     /// Packets from a peer to a destination that its access list does not let it reach.
     drop_access,
+    /// Packets from a peer above its rate.
+    drop_upload_rate,
+    /// Packets to a peer above its rate.
+    drop_download_rate,
     /// Plaintexts that are neither IP nor known, and packets from the TUN that contradict themselves.
     drop_inner,
     /// Packets from the TUN for no peer.

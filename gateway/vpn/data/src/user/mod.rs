@@ -3,6 +3,7 @@
 //! It works wherever there is a TUN. What makes it fast is offload on both sides: super-packets of the TUN are cut,
 //! sealed and sent as one segmented message, and what comes as a train is opened and put together again.
 
+mod bucket;
 mod checksum;
 mod coalesce;
 mod core;
@@ -75,6 +76,8 @@ pub struct Config {
     pub gather: Duration,
     /// Peers may have access lists.
     pub access_lists: bool,
+    /// Peers may have rates.
+    pub rates: bool,
     /// [`Command::SocketTake`] brings connections.
     pub takes_connections: bool,
 }
@@ -93,6 +96,7 @@ impl Default for Config {
             offload: true,
             gather: GATHER,
             access_lists: false,
+            rates: false,
             takes_connections: false,
         }
     }
@@ -405,7 +409,9 @@ impl Plane for UserPlane {
             | Feature::MaxSegment
             | Feature::Inband
             | Feature::HandOver
-            | Feature::AccessLists => true,
+            | Feature::AccessLists
+            | Feature::Rates
+            | Feature::ClientToClient => true,
         }
     }
 

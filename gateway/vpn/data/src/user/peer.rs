@@ -1,5 +1,6 @@
 //! A peer, as its lane keeps it.
 
+use super::bucket::Buckets;
 use super::counters::PeerStats;
 use super::outbox::Filling;
 use crate::plane::{KeyNew, PeerNew, PeerSet};
@@ -36,6 +37,8 @@ pub(super) struct Peer {
     pub about: PeerNew,
     pub keys: KeySlots<Key>,
     pub stats: Arc<PeerStats>,
+    /// What is left of its rates, if it has any.
+    pub buckets: Option<Box<Buckets>>,
     /// Which outgoing message it is filling.
     pub filling: Filling,
     /// When something authentic came last, or when it was made.
@@ -51,6 +54,7 @@ pub(super) struct Peer {
 impl Peer {
     pub(super) fn new(about: PeerNew, stats: Arc<PeerStats>, now: Millis, generation: u32) -> Self {
         Self {
+            buckets: Buckets::new(about.rates),
             about,
             keys: KeySlots::default(),
             stats,
@@ -76,6 +80,11 @@ impl Peer {
         }
         if let Some(filter) = set.filter {
             about.filter = filter;
+        }
+        // Rates that stay go on with what is left of them.
+        if let Some(rates) = set.rates.filter(|rates| *rates != about.rates) {
+            about.rates = rates;
+            self.buckets = Buckets::new(rates);
         }
     }
 

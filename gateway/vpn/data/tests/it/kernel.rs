@@ -7,9 +7,9 @@ use sealane_ovpn::data::{Format, KeySlot, PeerId};
 use sealane_sys::netns::NetNs;
 use sealane_tunnel::kernel::{KernelPlane, Prepared};
 use sealane_tunnel::plane::{
-    Command, DelReason, Event, Keepalive, KeyNew, PeerNew, PeerSet, Plane, Refused, SocketId, Transport,
+    Command, DelReason, Event, Feature, Keepalive, KeyNew, PeerNew, PeerSet, Plane, Refused, SocketId, Transport,
 };
-use sealane_tunnel::user::{Sockets, UserPlane};
+use sealane_tunnel::user::{Config, Role, Sockets, UserPlane};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
@@ -143,6 +143,41 @@ fn what_a_dead_process_has_left_is_removed() {
     let open = || Sockets::open(&["192.0.2.1:1195".parse().unwrap()], &[], 1).unwrap();
     let plane = ends.ns[0].run(|| KernelPlane::start(&config(true), &open(), sink).unwrap()).unwrap();
     assert_eq!(plane.interface(), name);
+}
+
+/// Packets between peers pass the system, which must forward them.
+#[test]
+fn packets_between_peers_need_forwarding() {
+    let Some(ns) = joined() else { return };
+    let forward = |value: &str| {
+        let write = || {
+            for name in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+                // There may be no IPv6.
+                let _ = std::fs::write(format!("/proc/sys/net/{name}"), value);
+            }
+            std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|text| text.trim() == value)
+        };
+        ns[0].run(write).unwrap()
+    };
+    let start = || {
+        let start = || {
+            let config = Config { role: Role::Server { client_to_client: true }, ..config(true) };
+            let sockets = Sockets::open(&[OUTER[0].parse().unwrap()], &[], 1).unwrap();
+            KernelPlane::start(&config, &sockets, Arc::new(Collector::default()))
+        };
+        ns[0].run(start).unwrap()
+    };
+    if !forward("0") {
+        return eprintln!("skipped: /proc/sys cannot be written here");
+    }
+    let refused = start().expect_err("nothing is forwarded");
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("sysctl -w net.ipv4.ip_forward=1"), "{refused}");
+    assert!(forward("1"));
+    match start() {
+        Ok(plane) => assert!(!plane.supports(Feature::ClientToClient)),
+        Err(e) => assert!(e.to_string().contains("this kernel has no `ovpn`"), "{e}"),
+    }
 }
 
 #[test]

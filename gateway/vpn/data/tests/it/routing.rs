@@ -2,9 +2,10 @@
 
 use super::rig::*;
 use sealane_tunnel::filter::Filter;
-use sealane_tunnel::plane::{Command, Event, KeySlot, PeerSet, Plane, Prefix, Refused};
+use sealane_tunnel::plane::{Command, Event, KeySlot, PeerSet, Plane, Prefix, Rates, Refused};
 use sealane_tunnel::user::{Config, Role};
 use std::net::{SocketAddr, UdpSocket};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -95,6 +96,49 @@ fn a_peer_reaches_what_its_list_names() {
                 return;
             }
             assert!(Instant::now() < end, "the list stays");
+        }
+    });
+}
+
+/// What is above a peer's rate is dropped and counted, for each direction by itself. Rates that go let everything pass.
+#[test]
+fn a_peer_sends_and_receives_at_its_rates() {
+    in_namespace(|| {
+        let rig = Rig::new(1, false);
+        let service = service(7);
+        service.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let mut peer = Peer::new(&rig, 0);
+        let mut about = peer.about();
+        let rate = NonZeroU64::new(1_000);
+        about.rates = Rates { upload: rate, download: rate };
+        rig.do_it(Command::PeerNew(about)).unwrap();
+        rig.install(&peer, KeySlot::Primary, &peer.key);
+        let inside = SocketAddr::new(peer.ip().into(), 4000);
+        let packet = udp4(inside, SocketAddr::new(SERVER.into(), 7), &[7; 1000]);
+        let (mut got, end) = ([0; 2000], Instant::now() + WAIT_LIMIT);
+        let mut passed = 0;
+        while rig.total("drop_upload_rate") == 0 {
+            assert!(Instant::now() < end, "nothing that the peer sends is dropped");
+            peer.send(&packet);
+            passed += u32::from(service.recv(&mut got).is_ok());
+        }
+        assert!(passed >= 20, "{passed} packets of a burst of 32 KiB");
+        assert_eq!(rig.total("drop_download_rate"), 0);
+        while rig.total("drop_download_rate") == 0 {
+            assert!(Instant::now() < end, "nothing that is sent to the peer is dropped");
+            service.send_to(&[8; 1000], inside).unwrap();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let counters = rig.plane.counters(peer.id).unwrap();
+        assert!(counters.tx_packets >= 20 && counters.rx_packets >= 20, "{counters:?}");
+        let set = PeerSet { rates: Some(Rates::default()), ..PeerSet::default() };
+        rig.do_it(Command::PeerSet(peer.id, set)).unwrap();
+        // More in a row than a burst has.
+        let (mut in_a_row, end) = (0, Instant::now() + WAIT_LIMIT);
+        while in_a_row < 100 {
+            assert!(Instant::now() < end, "the rates stay");
+            peer.send(&packet);
+            in_a_row = if service.recv(&mut got).is_ok() { in_a_row + 1 } else { 0 };
         }
     });
 }

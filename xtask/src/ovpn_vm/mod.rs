@@ -1,11 +1,13 @@
 //! The kernel's data plane, tested where this machine's kernel has no `ovpn`: a Debian kernel that has it boots under
 //! qemu, with the tests of the kernel's plane as all that it runs: the plane by itself, and the
-//! whole gateway with Debian's OpenVPN as its client. Some minutes.
+//! whole gateway with Debian's OpenVPN as its client. Some minutes. With `--count`, the machine counts instructions per packet instead.
 //!
 //! Everything comes from Debian's packages: qemu, busybox, OpenVPN and the kernel, which is fetched from the mirror that
 //! this machine's apt uses already, or given with `--kernel FILE.deb` (several, where Debian has split it). What is
 //! missing is named, and the job is skipped. From the same mirror comes an OpenVPN that uses the kernel's `ovpn` itself,
 //! with its own C library; where it cannot be had, the rest goes on without.
+
+mod counts;
 
 use crate::machine::{self, Kernel, Machine, Suite, find, output};
 use crate::metadata::{Workspace, cargo};
@@ -37,6 +39,11 @@ const MODULES: &[&str] = &[
 ];
 /// Software emulation of a loaded machine is slow; a hang is longer.
 const LIMIT_SECONDS: u32 = 900;
+/// The same for counting, which emulates about 100 billion instructions.
+const COUNT_SECONDS: u32 = 5400;
+/// The kernel's parameter that has the machine count, and what keeps its clock on the count of instructions.
+const COUNT: &str = "sealane.count tsc=reliable";
+const COUNT_SCRIPT: &str = include_str!("count.sh");
 const PASSED: &str = "ovpn-vm: exit 0";
 
 const INIT: &str = r#"#!/bin/busybox sh
@@ -47,6 +54,10 @@ mkdir -p /run /var/run
 export PATH=/tools:/bin:/sbin
 ip link set lo up
 depmod -a; modprobe tun; modprobe veth; modprobe ovpn
+if grep -q sealane.count /proc/cmdline; then
+    sh /tools/count.sh; echo "ovpn-vm: exit $?"
+    poweroff -f
+fi
 # One processor, emulated: one test at a time.
 /tools/plane --test-threads=1 --nocapture kernel::; plane=$?
 SEALANE_BIN=/tools/sealane /tools/gateway --test-threads=1 --nocapture tunnel_kernel::; gateway=$?
@@ -54,8 +65,22 @@ echo "ovpn-vm: exit $((plane + gateway))"
 poweroff -f
 "#;
 
+#[derive(clap::Args)]
+pub struct Options {
+    /// Kernel packages to use instead of fetching the newest from the mirror
+    #[arg(long, value_name = "FILE.deb", num_args = 1..)]
+    kernel: Vec<PathBuf>,
+    /// Instead of running the tests, count the instructions of the machine per packet, with Sealane and OpenVPN as servers, and with both
+    /// data planes
+    #[arg(long)]
+    count: bool,
+    /// Keep the log of the console, and the counts, in this folder
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+}
+
 /// Runs the job; the status is 0 when it passed or was skipped.
-pub fn run(kernel: &[PathBuf]) -> anyhow::Result<u8> {
+pub fn run(options: &Options) -> anyhow::Result<u8> {
     if !cfg!(target_arch = "x86_64") {
         return skip("the virtual machine is only made for x86-64");
     }
@@ -65,26 +90,44 @@ pub fn run(kernel: &[PathBuf]) -> anyhow::Result<u8> {
     let workspace = Workspace::load()?;
     let folder = workspace.target().join("ovpn-vm");
     fs::create_dir_all(&folder)?;
-    let packages = if kernel.is_empty() {
+    let packages = if options.kernel.is_empty() {
         match Suite::open(&folder, KERNELS).and_then(|suite| machine::fetch_kernel(&suite)) {
             Ok(files) => files,
             Err(error) => return skip(&format!("no kernel package: {error:#}")),
         }
     } else {
-        kernel.to_vec()
+        options.kernel.clone()
     };
-    let mut programs = vec![
-        ("plane", build(&workspace, TESTS, "gateway/vpn/data/tests/it.rs")?),
-        ("gateway", build(&workspace, TESTS, "interop/tests/it/main.rs")?),
-        ("sealane", build(&workspace, &["build", "-p", "sealane", "--bin", "sealane"], "gateway/sealane/src/main.rs")?),
-    ];
+    let sealane = build(&workspace, &["build", "-p", "sealane", "--bin", "sealane"], "gateway/sealane/src/main.rs")?;
+    let mut programs = vec![("sealane", sealane)];
+    if !options.count {
+        programs.push(("plane", build(&workspace, TESTS, "gateway/vpn/data/tests/it.rs")?));
+        programs.push(("gateway", build(&workspace, TESTS, "interop/tests/it/main.rs")?));
+    }
     programs.extend(TOOLS.iter().filter_map(|(name, _)| Some((*name, find(name)?))));
     let newer = Suite::open(&folder, OFFLOADED).and_then(|suite| suite.unpack_with_all("openvpn"));
     if let Err(error) = &newer {
-        println!("ovpn-vm: the tests with an OpenVPN that uses the kernel's data plane are left out: {error:#}");
+        println!("ovpn-vm: an OpenVPN that uses the kernel's data plane is left out: {error:#}");
     }
     let (image, initrd) = pack(&folder, &packages, &programs, newer.ok().as_deref())?;
-    boot(&folder, &image, &initrd)
+    let log = folder.join(if options.count { "count.log" } else { "console.log" });
+    let said = boot(&log, &image, &initrd, options.count)?;
+    if let Some(out) = &options.out {
+        fs::create_dir_all(out)?;
+        // The console ends its lines as terminals do.
+        fs::write(out.join(log.file_name().context("a file's name")?), said.replace('\r', ""))?;
+    }
+    if !said.contains(PASSED) {
+        bail!("{} did not end well: see {}", if options.count { "the count" } else { "the tests" }, log.display());
+    }
+    if options.count {
+        let counts = counts::Counts::read(&said)?;
+        println!("instructions per packet of both ends, without those of the workload:\n\n{}", counts.table());
+        if let Some(out) = &options.out {
+            fs::write(out.join("counts.json"), serde_json::to_string_pretty(&counts)? + "\n")?;
+        }
+    }
+    Ok(0)
 }
 
 fn skip(why: &str) -> anyhow::Result<u8> {
@@ -161,6 +204,7 @@ fn pack(
     if !modules.join("kernel/drivers/net/ovpn").exists() {
         bail!("{}: this kernel has no `ovpn` module", kernel.image.display());
     }
+    fs::write(root.join("tools/count.sh"), COUNT_SCRIPT)?;
     fs::write(root.join("init"), INIT)?;
     fs::set_permissions(root.join("init"), fs::Permissions::from_mode(0o755))?;
     let initrd = folder.join("initrd.gz");
@@ -168,19 +212,18 @@ fn pack(
     Ok((kernel.image, initrd))
 }
 
-fn boot(folder: &Path, image: &Path, initrd: &Path) -> anyhow::Result<u8> {
-    let log = folder.join("console.log");
+/// Boots the machine, and returns what its console printed.
+fn boot(log: &Path, image: &Path, initrd: &Path, count: bool) -> anyhow::Result<String> {
     println!("ovpn-vm: booting {}; the console is {}", image.display(), log.display());
-    let machine = Machine { image, initrd, parameters: "", memory: 1024, seconds: LIMIT_SECONDS };
-    let said = machine.run(&log)?;
-    for line in said.lines().filter(|l| l.starts_with("test ") || l.contains("panicked") || l.contains("ovpn-vm:")) {
+    let (parameters, seconds) = if count { (COUNT, COUNT_SECONDS) } else { ("", LIMIT_SECONDS) };
+    let machine = Machine { image, initrd, parameters, memory: 1024, seconds, counts: count };
+    let said = machine.run(log)?;
+    let parts = ["panicked", "ovpn-vm:", "about:", "count:"];
+    for line in said.lines().filter(|l| l.starts_with("test ") || parts.iter().any(|part| l.contains(part))) {
         println!("{}", line.trim_end());
     }
     if said.contains("skipped:") {
         bail!("the tests were skipped inside the virtual machine: see {}", log.display());
     }
-    if said.contains(PASSED) {
-        return Ok(0);
-    }
-    bail!("the tests did not pass: see {}", log.display())
+    Ok(said)
 }
