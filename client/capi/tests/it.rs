@@ -71,7 +71,7 @@ fn get(link: &Link, folder: &Path, to: (&Path, &Server, &str), flags: &str) -> R
     }
     let row = |line: &str| {
         let (bytes, early) = line.split_once(' ').expect("two numbers");
-        (bytes.parse().expect("a number"), early.parse().expect("a number"))
+        (bytes.parse::<usize>().expect("a number"), early.parse::<i32>().expect("a number"))
     };
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(row).collect())
 }
@@ -99,7 +99,7 @@ fn a_program_in_c_sends_its_hello_in_the_syn() {
 
     // With a cookie: the first connection asks for it. Its request, which a ticket would allow in early data, has none yet.
     let server = Server::start(&link, ip, Cookie::Ask);
-    let rows = get(&link, folder.path(), (&program, &server, NAME), "0").expect("three connections");
+    let rows = get(&link, folder.path(), (program.as_path(), &server, NAME), "0").expect("three connections");
     assert_eq!((rows.len(), rows[0]), (3, (0, 3)), "{rows:?}");
     assert!(rows[1].0 > 200 && rows[2].0 > 200, "{rows:?}");
     assert_eq!((rows[1].1, rows[2].1), (1, 1), "early data: {rows:?}");
@@ -107,10 +107,10 @@ fn a_program_in_c_sends_its_hello_in_the_syn() {
 
     // Without one.
     let open = Server::start(&link, ip, Cookie::None);
-    let rows = get(&link, folder.path(), (&program, &open, NAME), NO_COOKIE).expect("three connections");
+    let rows = get(&link, folder.path(), (program.as_path(), &open, NAME), NO_COOKIE).expect("three connections");
     assert!(rows.iter().all(|(bytes, _)| *bytes > 200), "{rows:?}");
 
     // Another name than the certificate's.
-    let why = get(&link, folder.path(), (&program, &server, "other.test"), "0").expect_err("another name");
+    let why = get(&link, folder.path(), (program.as_path(), &server, "other.test"), "0").expect_err("another name");
     assert!(why.contains("TLS handshake failed"), "{why}");
 }
