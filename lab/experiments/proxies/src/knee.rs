@@ -35,7 +35,7 @@ struct Knee {
 pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, tls: Tls) -> anyhow::Result<()> {
     let threads = bench.cores.server.len();
     let cpus = bench.cores.server.clone();
-    let site = Site { threads, ..site(bench, Answer::Proxy(setup.backend.port))? };
+    let site = Site { threads, ..site(bench, Answer::Proxy(setup.backend.requests))? };
     let mut subjects = Subjects::start(bench, part, setup, &site, &cpus)?;
     if threads > 1 {
         for program in haproxies(bench) {
