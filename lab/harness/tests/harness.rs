@@ -201,6 +201,37 @@ fn a_round_without_quiet_is_void() {
     assert!(page.parts[0].voids[0].why.starts_with("other programs used"), "{:?}", page.parts[0].voids);
 }
 
+#[test]
+fn a_round_that_is_void_for_one_subject_can_be_void_for_all() {
+    let measured = |whole_cycles| {
+        let own = Options { whole_cycles, tries: 1, set: vec![("rounds".into(), "3".into())], ..options() };
+        let body = |bench: &mut Bench<'_>| {
+            bench.part("steady", |bench, part| {
+                let names = ["a".to_owned(), "b".to_owned()];
+                let count = bench.size("rounds")?;
+                let rounds = bench.rounds(part, &names, count, Quiet::Indifferent, Resumed::Part, |i, round| {
+                    let sample = Sample::of("v", round as f64);
+                    Ok(if (i, round) == (1, 1) { sample.void("late") } else { sample })
+                })?;
+                for name in &names {
+                    part.rounds(name, "cost", &rounds.values(name, "v"), "µs");
+                }
+                Ok(())
+            })
+        };
+        run(&fake(body), &own)
+    };
+    let of = |page: &Page| {
+        let n = |name: &str| page.parts[0].of("cost").find(|f| f.subject == name).map(|f| f.n);
+        (n("a"), n("b"), page.parts[0].voids.len())
+    };
+    assert_eq!(of(&measured(false)), (Some(3), Some(2), 1));
+    let whole = measured(true);
+    assert_eq!(of(&whole), (Some(2), Some(2), 2));
+    let void = &whole.parts[0].voids[1];
+    assert_eq!((void.subject.as_str(), void.why.as_str()), ("a", "b had no valid attempt in this round"));
+}
+
 thread_local! {
     /// How often [`slices`] measured in this test.
     static MEASURED: Cell<usize> = const { Cell::new(0) };

@@ -86,6 +86,9 @@ pub struct Args {
     /// Attempts per round before it counts as void
     #[arg(long, default_value_t = 3, value_name = "N")]
     tries: usize,
+    /// A round in which one subject had no valid attempt is void for all subjects
+    #[arg(long)]
+    whole_cycles: bool,
     /// CPUs for the servers [default: half of the CPUs]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     server_cpus: Vec<usize>,
@@ -350,6 +353,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         max_lag: args.max_lag,
         max_wait: args.max_wait,
         tries: args.tries,
+        whole_cycles: args.whole_cycles,
         server_cpus: args.server_cpus.clone(),
         client_cpus: args.client_cpus.clone(),
         command: command(std::env::args()),
