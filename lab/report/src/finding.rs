@@ -4,8 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::Figure;
 
-/// With fewer samples than this, an interval is only a range, and decides nothing.
+/// With fewer rounds or samples than this, an interval is only a range, and decides nothing.
 pub const ENOUGH: u64 = 6;
+
+/// Whether the interval of a figure comes from enough rounds, or from enough samples if it is not the median of rounds.
+fn enough(figure: &Figure) -> bool {
+    let n = if figure.rounds.is_empty() { figure.n } else { figure.rounds.len() as u64 };
+    n >= ENOUGH
+}
 
 /// How the measured figures relate to a study's claim. A claim has a direction ("lower", "fails first"): sizes depend on the
 /// machine.
@@ -16,7 +22,7 @@ pub enum Outcome {
     Confirmed,
     /// The opposite direction, and the intervals do not overlap.
     Contradicted,
-    /// Measured, but the intervals overlap, or there are fewer than [`ENOUGH`] samples.
+    /// Measured, but the intervals overlap, or there are fewer than [`ENOUGH`] rounds or samples.
     Undecided,
     /// This run has no such figures.
     NotMeasured,
@@ -31,7 +37,7 @@ impl Outcome {
 
     /// For the claim that `lower` is lower than `higher`.
     pub fn lower(lower: &Figure, higher: &Figure) -> Self {
-        if lower.n < ENOUGH || higher.n < ENOUGH { Self::Undecided } else { Self::apart(lower, higher) }
+        if enough(lower) && enough(higher) { Self::apart(lower, higher) } else { Self::Undecided }
     }
 
     /// For the claim that `lower` is lower than `higher`, of figures whose intervals do not come from samples.
@@ -49,11 +55,9 @@ impl Outcome {
     /// For the claim that a ratio is above 1.
     pub fn above_one(ratio: &Figure) -> Self {
         let (low, high) = ratio.interval();
-        if ratio.n < ENOUGH {
-            Self::Undecided
-        } else if low > 1.0 {
+        if enough(ratio) && low > 1.0 {
             Self::Confirmed
-        } else if high < 1.0 {
+        } else if enough(ratio) && high < 1.0 {
             Self::Contradicted
         } else {
             Self::Undecided
@@ -155,6 +159,10 @@ mod tests {
         assert_eq!(Outcome::lower(&high, &low), Outcome::Contradicted);
         assert_eq!(Outcome::lower(&low, &figure(1.5, 5.0, 6)), Outcome::Undecided);
         assert_eq!(Outcome::lower(&low, &figure(3.0, 4.0, 5)), Outcome::Undecided, "too few samples");
+        // Many connections in few rounds: the interval is that of the rounds.
+        let rounds = |n: usize| Figure::of_rounds("a", "m", &vec![3.5; n], "ms").unwrap().samples(90);
+        assert_eq!(Outcome::lower(&low, &rounds(3)), Outcome::Undecided);
+        assert_eq!(Outcome::lower(&low, &rounds(6)), Outcome::Confirmed);
         assert_eq!(Outcome::apart(&low, &figure(3.0, 4.0, 0)), Outcome::Confirmed);
         // Without an interval, the figure itself counts.
         assert_eq!(Outcome::apart(&Figure::new("a", "m", 1.0, "ms"), &high), Outcome::Confirmed);
