@@ -406,7 +406,7 @@ fn run_tests(
     let newer: Vec<_> = unnamed.filter_map(|newer| Some((newer.variable, newer.program(workspace)?))).collect();
     for program in &mut programs {
         gateway.iter().for_each(|gateway| program.env("SEALANE_BIN", *gateway));
-        newer.iter().for_each(|(variable, newer)| program.env(*variable, newer));
+        newer.iter().for_each(|(variable, newer)| program.env(variable, newer));
     }
     again::run(&programs, report, &mut stdout())
 }
