@@ -131,6 +131,10 @@ fn a_list_of_version_1_counts_if_the_ca_has_signed_it() {
     let checked = world.sealane(End::Server, &["check", "-c", "vpn/tunnel.toml"], b"");
     assert_eq!(checked.code, Some(1), "{}", checked.all());
     assert!(checked.all().contains("none of the CAs has signed it"), "{}", checked.all());
+    // The gateway that serves sees the file, too.
+    assert!(said(&server, "crl.pem: the revocation list in use stays"), "{}", server.log());
+    assert!(said(&server, "none of the CAs has signed it"), "{}", server.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
 }
 
 /// `verify_x509_name` in its three forms; a reload changes it.
