@@ -7,9 +7,22 @@ use aws_lc_rs::digest::{Context, SHA256};
 use rustls::CertificateError;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use std::collections::HashSet;
+use std::fmt;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::revocation_list::CertificateRevocationList;
 use x509_parser::x509::X509Name;
+
+/// Why a list cannot be used, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable(pub String);
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a revocation list cannot be used: {}", self.0)
+    }
+}
+
+impl std::error::Error for Unusable {}
 
 /// What a list says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
