@@ -125,7 +125,7 @@ struct Done {
     step: Step,
     status: u8,
     time: Duration,
-    /// The share of the machine's CPU time that was used meanwhile. `None` where other steps ran meanwhile.
+    /// The share of the machine's CPU time that was used meanwhile, also by the steps in the background. `None` for these.
     busy: Option<f64>,
 }
 
