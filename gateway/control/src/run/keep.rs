@@ -196,7 +196,7 @@ pub async fn store_certificate(folder: PathBuf, name: String, pem: Option<Bytes>
                 io::ErrorKind::PermissionDenied => {
                     format!("cannot write {shown}: {e}; the gateway's user must own \"storage\" of [admin]")
                 }
-                _ => format!("cannot write {shown}: {e}"),
+                _ => format!("cannot write {shown}: {e}; its folder is \"storage\" of [admin]"),
             };
             Err(Problem::new(409, detail))
         }
