@@ -514,6 +514,12 @@ fn a_map_of_bad_agents_may_have_exceptions() {
         &plain("~*bot 1; GoodBot 0;"),
         &["headers.User-Agent = { regex = '(?i)^GoodBot$' }", "upstream = \"10.0.0.1\""],
     );
+    // It is enough for one of several headers, which is said.
+    let other = plain("~*goodbot 0; ~*bot 1;").replace("$http_user_agent", "$http_x_role");
+    let report = says(&other, &["headers.X-Role = { regex = '(?i)goodbot' }"]);
+    assert!(report.contains("different: map $http_x_role $bad: if a request has several"), "{report}");
+    // A text for the empty value comes before an expression that excepts it.
+    assert!(!import(&plain("'' 1; ~^$ 0; ~*bot 1;")).report.undecided().is_empty());
     let behind = plain("~*bot 1; ~*goodbot 0;");
     says(&behind, &["headers.User-Agent = { regex = '(?i)bot' }", "respond = { status = 403 }"]);
     assert!(!import(&behind).toml.contains("goodbot"), "{}", import(&behind).toml);
