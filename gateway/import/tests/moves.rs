@@ -550,8 +550,11 @@ fn referers_are_conditions() {
     let at = |text: &str| toml.find(text).unwrap_or_else(|| panic!("{text}: {toml}"));
     assert!(at(valid) < at("'(?i)^https?://.'"), "{toml}");
     // Without the words, a request without the header, or with another value, is refused, too.
-    says(&guarded("b.example"), &["headers.Referer = { not = { regex = '.' } }", "respond = { status = 403 }"]);
-    says(&guarded("b.example"), &["headers.Referer = { regex = '.' }", "respond = { status = 403 }"]);
+    says(&guarded("b.example"), &["headers.Referer = false", "respond = { status = 403 }"]);
+    says(&guarded("b.example"), &["headers.Referer = true", "respond = { status = 403 }"]);
+    // An empty value is "blocked", and not "none".
+    assert!(!import(&guarded("none b.example")).toml.contains("headers.Referer = false"));
+    says(&guarded("none b.example"), &["headers.Referer = true", "respond = { status = 403 }"]);
     // Other words, and a list that no condition uses, are decisions.
     for text in [guarded("none ~b"), guarded("b.example/x/"), site(&format!("valid_referers none; {PASS}"))] {
         assert!(!import(&text).report.undecided().is_empty(), "{text}");
