@@ -556,7 +556,8 @@ fn referers_are_conditions() {
     assert!(!import(&guarded("none b.example")).toml.contains("headers.Referer = false"));
     says(&guarded("none b.example"), &["headers.Referer = true", "respond = { status = 403 }"]);
     // Other words, and a list that no condition uses, are decisions.
-    for text in [guarded("none ~b"), guarded("b.example/x/"), site(&format!("valid_referers none; {PASS}"))] {
+    let sets = guarded("none b.example").replace("return 403", "set $strange 1");
+    for text in [guarded("none ~b"), guarded("b.example/x/"), site(&format!("valid_referers none; {PASS}")), sets] {
         assert!(!import(&text).report.undecided().is_empty(), "{text}");
     }
 }

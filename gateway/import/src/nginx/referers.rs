@@ -14,7 +14,9 @@ pub(super) fn condition<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &Dire
     let Parts { variable, operator, value } = parts(d)?;
     let is_set = operator.is_empty() || operator == "=" && value == "1";
     let all = scope.all(&["valid_referers"]);
-    if variable != "invalid_referer" || !is_set || all.is_empty() {
+    // What only sets a variable refuses nobody.
+    let answers = d.inner().iter().any(|d| matches!(d.name(), "return" | "rewrite"));
+    if variable != "invalid_referer" || !is_set || all.is_empty() || !answers {
         return None;
     }
     let (mut none, mut blocked) = (false, false);
