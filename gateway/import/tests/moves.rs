@@ -478,6 +478,31 @@ fn a_server_with_names_by_an_expression_has_its_host() {
     assert!(undecided.len() == 1 && undecided[0].contains("*.apps.example.com"), "{undecided:?}");
     assert!(toml.contains("names = [\"*.apps.example.com\"]") && toml.contains("allow = [\"10.0.0.0/8\"]"), "{toml}");
     assert!(!report.to_text(true).contains("no request reaches"), "{}", report.to_text(true));
+    // Two hosts cannot have the same pattern, and names go to the first expression that matches them.
+    let Imported { toml, report, .. } = import(&http(
+        r"server { listen 80; server_name ~^a[0-9]+\.z\.example$; return 404; }
+          server { listen 80; server_name ~^[a-z]+\.z\.example$; location / { deny all; proxy_pass http://10.0.0.2; } }
+          server { listen 80; server_name b.z.example ~^a1\.z\.example$ ~^c\.z\.example$ ~^d1\.z\.example$; return 410; }",
+    ));
+    let undecided = report.undecided();
+    assert!(undecided.len() == 2 && undecided[0].contains("the import writes [\"*.z.example\"]"), "{undecided:?}");
+    assert!(undecided[1].contains("has [\"*.z.example\"] already. Write them in the place of"), "{undecided:?}");
+    for names in [
+        r#"["*.z.example", "a1.z.example", "*"]"#,
+        r#"["c.z.example", "names-of-server-2.invalid"]"#,
+        r#"["b.z.example", "d1.z.example"]"#,
+    ] {
+        assert!(toml.contains(&format!("names = {names}")), "{names}: {toml}");
+    }
+    // In NGINX, a wildcard has its names before all expressions.
+    let wild = "server { listen 80; server_name *.apps.example.com; return 404; }";
+    let Imported { report, .. } =
+        import(&server(r"~^[a-z]+\.apps\.example\.com$").replacen("server {", &format!("{wild} server {{"), 1));
+    assert!(
+        report.undecided().is_empty() && report.to_text(true).contains("a server with a wildcard"),
+        "{:?}",
+        report.undecided()
+    );
     // Other names are left to write.
     let Imported { toml, report, .. } = import(&server(r"~^x[0-9]+"));
     let undecided = report.undecided();
