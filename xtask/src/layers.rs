@@ -23,7 +23,7 @@ const PRODUCT: &[Row] = &[
     row("engines", &["gateway/tls", "gateway/dial", "gateway/passwords"]),
     row("runtime", &["gateway/lane"]),
     row("shells", &["gateway/proxy", "gateway/vpn/data", "client/connect"]),
-    row("shim", &["client/preload"]),
+    row("shims", &["client/preload", "client/capi"]),
     row("configuration", &["gateway/config"]),
     row("import", &["gateway/import"]),
     row("the log, requests", &["gateway/log", "gateway/requests"]),
@@ -59,9 +59,9 @@ const LAB_MAY: &[&str] = &[
 /// What stands around both, and may see all of it.
 const AROUND: &[&str] = &["xtask", "fuzz", "tests/"];
 
-/// Where `unsafe` may be: the platform crate, the library that takes a C function's place, and the lab's crates that are
-/// foreign calls by nature. All others inherit the workspace's `unsafe_code = "forbid"`, which no `allow` can lift.
-const UNSAFE: &[&str] = &["gateway/sys", "client/preload", "lab/stacks/"];
+/// Where `unsafe` may be: the platform crate, the library that takes a C function's place, the functions for programs in C, and
+/// the lab's crates that are foreign calls by nature. All others inherit the workspace's `unsafe_code = "forbid"`, which no `allow` can lift.
+const UNSAFE: &[&str] = &["gateway/sys", "client/preload", "client/capi", "lab/stacks/"];
 
 /// Folders that are sans-IO: bytes, `now` and a random source come in from outside.
 const SANS_IO: &[&str] =

@@ -125,7 +125,7 @@ struct Done {
     step: Step,
     status: u8,
     time: Duration,
-    /// The share of the machine's CPU time that was used meanwhile. `None` where other steps ran meanwhile.
+    /// The share of the machine's CPU time that was used meanwhile, also by the steps in the background. `None` for these.
     busy: Option<f64>,
 }
 
@@ -406,7 +406,7 @@ fn run_tests(
     let newer: Vec<_> = unnamed.filter_map(|newer| Some((newer.variable, newer.program(workspace)?))).collect();
     for program in &mut programs {
         gateway.iter().for_each(|gateway| program.env("SEALANE_BIN", *gateway));
-        newer.iter().for_each(|(variable, newer)| program.env(*variable, newer));
+        newer.iter().for_each(|(variable, newer)| program.env(variable, newer));
     }
     again::run(&programs, report, &mut stdout())
 }

@@ -1,28 +1,18 @@
 //! curl, unmodified, over an emulated link: its `ClientHello` in the SYN.
 
+#[path = "../../connect/tests/library/mod.rs"]
+mod library;
 #[path = "../../connect/tests/server/mod.rs"]
 #[allow(dead_code, reason = "shared with another test")]
 mod server;
 
+use library::library;
 use sealane_connect::Cookie;
 use sealane_lab_emulator::{Link, LinkConfig, LinkError, Towards};
 use server::{NAME, Server};
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-
-/// Where cargo has put it: beside this test, or one above.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().expect("the test's own executable has a path");
-    let folders = test.ancestors().skip(1).take(2);
-    let files = folders.filter_map(|f| std::fs::read_dir(f).ok()).flatten().flatten().map(|entry| entry.path());
-    let named = |p: &PathBuf| {
-        let name = p.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        name.starts_with("libsealane_preload") && name.ends_with(".so")
-    };
-    files.into_iter().find(named).expect("cargo builds the library before its tests")
-}
 
 /// Bytes of data in each SYN that went to the server.
 fn syns(link: &Link) -> Vec<usize> {
@@ -38,7 +28,7 @@ fn curl(link: &Link, server: &Server, variables: &[(&str, &str)]) -> Vec<usize> 
     let mut command = Command::new("curl");
     command.args(["-sS", "-k", "--http1.1", "--max-time", "20", "-H", "User-Agent:", "-H", "Accept:"]);
     command.args(["-H", &format!("Host: {NAME}"), "--resolve", &format!("{NAME}:{port}:{ip}")]);
-    command.arg(format!("https://{NAME}:{port}/")).env("LD_PRELOAD", library());
+    command.arg(format!("https://{NAME}:{port}/")).env("LD_PRELOAD", library("libsealane_preload"));
     command.envs(variables.iter().copied()).stdout(Stdio::null());
     let status = link.client().spawn(&mut command).expect("curl starts").wait().expect("curl ends");
     assert!(status.success(), "{status}");

@@ -221,8 +221,8 @@ fn heading(line: &str) -> Option<String> {
 
 /// What the parser of TOML says, in other words where these say too little, and how to repair the mistake.
 fn syntax(message: &str) -> (String, Option<String>) {
-    // What it expected is on a line of its own.
-    let (what, expected) = message.split_once('\n').unwrap_or((message, ""));
+    let message = message.replace('\n', ", ");
+    let (what, expected) = message.split_once(", ").unwrap_or((&message, ""));
     let (says, help) = match (what, expected) {
         ("unexpected leading zero", _) => (
             "a number must not begin with 0",
@@ -238,7 +238,7 @@ fn syntax(message: &str) -> (String, Option<String>) {
             "in double quotes, \"\\\" begins an escape sequence, and this is not one",
             "write the text in single quotes, in which \"\\\" has no special meaning, as in path_regex = '^/users/\\d+$'",
         ),
-        _ => return (message.replace('\n', ", "), None),
+        _ => return (message, None),
     };
     (says.to_owned(), Some(help.to_owned()))
 }

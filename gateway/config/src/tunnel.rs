@@ -35,6 +35,7 @@ use sealane_ovpn::push;
 use sealane_ovpn::wrap::v2::ServerKey;
 use sealane_ovpn::wrap::{Digest, StaticKey, WrapKey};
 use sealane_passwords::Users;
+use sealane_tls::crl::Unusable;
 use sealane_tunnel::plane::{Keepalive, Prefix, Rates, Transport};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
@@ -746,6 +747,11 @@ fn tls(section: &Section, optional: bool) -> Option<TlsParts> {
             Some(TlsParts { server: Arc::new(config), revoked, lists, verification, expiries })
         }
         Err(e) => {
+            // Only here it is known that no CA has signed a list of version 1.
+            if let (Some(crl), Some(why)) = (&crl, e.downcast_ref::<Unusable>()) {
+                load::refuse_lists(sink, crl, &why.to_string());
+                return None;
+            }
             let mismatch = matches!(e.downcast_ref(), Some(rustls::Error::InconsistentKeys(_)));
             let help = "the key belongs to another certificate; if `sealane tunnel ca renew server` was interrupted, run it \
                         again";

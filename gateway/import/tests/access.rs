@@ -514,7 +514,7 @@ fn limits_of_open_requests_are_of_their_sites() {
     }
     let text = two_sites(zone, &limited, &limited.replace("20", "30"));
     says("nginx", &text, &["name = \"a\"", "max_requests = 30", "key = \"address\"", "ipv6_prefix = 128"]);
-    assert!(report_on(&text, "limit_conn a 20").contains("\"a\" counts all requests of the zone"));
+    assert!(report_on(&text, "limit_conn a 20").contains("in \"a\", which has the largest number and counts all requests of the zone"));
     // By the name in the handshake, which a client chooses: the server and the host that answer may be others.
     let by = |key: &str| two_sites(&zone.replace("$binary_remote_addr", key), &limited, PASS);
     says("nginx", &by("$ssl_server_name"), &["name = \"a\"", "max_requests = 20", "key = \"sni\""]);
@@ -557,7 +557,7 @@ fn the_limits_of_a_zone_count_together() {
     assert_eq!(has("[[rate_limit]]"), 2);
     assert_eq!((has("rate_limit = [\"api\", \"api-2\"]"), has("rate_limit = [\"api\"]")), (1, 2), "{}", all.join("\n"));
     assert_eq!((has("burst = 21"), has("burst = 6")), (1, 1));
-    assert!(report_on(&text, "burst=5").contains("\"api\" counts all requests of the zone"));
+    assert!(report_on(&text, "burst=5").contains("in \"api\", which has the largest burst and counts all requests of the zone"));
 }
 
 #[test]
@@ -642,7 +642,7 @@ fn what_a_person_has_to_write_is_named() {
     let said = report_on(overridden, "error_page 500");
     assert!(said.contains("no route of the result uses this error_page"), "{said}");
     let referers = site(
-        "valid_referers none a.test; if ($invalid_referer) { return 403; } location / { proxy_pass http://10.0.0.1; }",
+        "valid_referers none ~a; if ($invalid_referer) { return 403; } location / { proxy_pass http://10.0.0.1; }",
     );
     let said = report_on(&referers, "if ($invalid_referer)");
     assert!(said.contains("write the routes that the entry of valid_referers describes"), "{said}");

@@ -20,8 +20,8 @@ written (it exists, without --force), or --report json is without --out;
 pub enum ImportCommand {
     /// Convert a configuration of NGINX, with the files that it includes
     #[command(after_help = format!("\
-The report lists the directives to decide (undecided) and to look at (different, or not translated), and
-counts the others; with --report explain, all directives that are not the same; with full, all.
+The report lists the directives to decide (undecided) and to look at (different, or not translated),
+and counts the others; with --report explain, all directives that are not the same; with full, all.
 The import does not know or understand an undecided directive, or the directive decides who may
 connect or how strong the protection is. The file has one entry under \"undecided\" for each of
 these directives. `sealane check` and `sealane serve` refuse the file until you have decided each of

@@ -1,15 +1,29 @@
 //! Revocation lists (RFC 5280 §5): what one says, and whether an authority has signed it. They are applied by the verifiers of
 //! [`ServerContext`](crate::ServerContext) and [`ClientContext`](crate::ClientContext).
 
+use crate::der::{Der, tag};
 use crate::signed::{PublicKey, Signed, without_extensions};
 use crate::words::revocation_list_problem;
 use aws_lc_rs::digest::{Context, SHA256};
 use rustls::CertificateError;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use std::collections::HashSet;
+use std::fmt;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::revocation_list::CertificateRevocationList;
 use x509_parser::x509::X509Name;
+
+/// Why a list cannot be used, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable(pub String);
+
+impl fmt::Display for Unusable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a revocation list cannot be used: {}", self.0)
+    }
+}
+
+impl std::error::Error for Unusable {}
 
 /// What a list says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,9 +131,11 @@ fn old_list(der: &[u8]) -> Result<CertificateRevocationList<'_>, String> {
 }
 
 impl OldList {
-    /// Whether a list in DER is of version 1.
+    /// Whether a list in DER is of version 1. Lists can be long, so this reads only the beginning: a version would come before the
+    /// algorithm, which is a SEQUENCE.
     pub fn is_one(der: &[u8]) -> bool {
-        CertificateRevocationList::from_der(der).is_ok_and(|(_, list)| list.version().is_none())
+        let first = || Der(Der(Der(der).expect(tag::SEQUENCE)?).expect(tag::SEQUENCE)?).element();
+        first().is_some_and(|(found, ..)| found == tag::SEQUENCE)
     }
 
     /// Reads a list that one of these authorities has signed: nobody else's counts. The error says what is wrong with it, in words.
@@ -151,7 +167,7 @@ impl OldList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::der::{Der, element, tag};
+    use crate::der::element;
     use rcgen::{
         BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer, KeyIdMethod,
         KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
@@ -267,6 +283,7 @@ mod tests {
         let ((issuer, certificate), (other, _)) = (authority("an authority"), authority("another"));
         let der = old(&issuer, 2020, &[7, 200]);
         assert!(OldList::is_one(&der) && !OldList::is_one(&list(&issuer, 2020, &[7])));
+        assert!(!OldList::is_one(&certificate) && !OldList::is_one(&der[..der.len() - 1]) && !OldList::is_one(b""));
         assert!(List::read(&der).unwrap_err().starts_with("its X.509 version is 1, but must be 2"));
         assert_eq!(List::read_any_version(&der).unwrap().next_update, Some(1_609_459_200));
         let read = OldList::read(&der, std::slice::from_ref(&certificate)).unwrap();

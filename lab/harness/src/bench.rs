@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, anyhow, bail};
 use sealane_lab_load::hlog;
-use sealane_lab_report::{Fact, Page, Part, Round, Subject};
+use sealane_lab_report::{Fact, Page, Part, Round, Subject, Void};
 
 use crate::cores::Cores;
 use crate::journal::{self, Conditions, Finished, Journal, Slot};
@@ -86,7 +86,9 @@ impl<'a> Bench<'a> {
             ),
         };
         settings.push(Fact::new("Subjects measured", method));
-        settings.push(Fact::new("Void", format!("{void}; a round is tried at most {} times", options.tries)));
+        let for_all =
+            if options.whole_cycles { "; a round without a valid attempt of one subject is void for all" } else { "" };
+        settings.push(Fact::new("Void", format!("{void}; a round is tried at most {} times{for_all}", options.tries)));
         settings.extend(missing.into_iter().map(|m| Fact::new("Missing", m)));
         let page = Page {
             name: spec.name.clone(),
@@ -209,8 +211,9 @@ impl<'a> Bench<'a> {
     ) -> anyhow::Result<Rounds> {
         let mut held = Rounds::default();
         for round in 0..rounds {
+            let what = format!("round {}", round + 1);
+            let mut cycle: Vec<(usize, Sample)> = Vec::new();
             for i in rounds::order(subjects.len(), round) {
-                let what = format!("round {}", round + 1);
                 let slot = match resumed {
                     Resumed::Part => None,
                     Resumed::Round => self.slot(part, &format!("{}, {what}", subjects[i])),
@@ -219,6 +222,19 @@ impl<'a> Bench<'a> {
                 let sample = rounds::take_in(self.options, slot.as_ref(), part, &subjects[i], &what, quiet, &mut one)?;
                 let Some(sample) = sample else { continue };
                 self.say(&format!("   {what} of {rounds}  {:<16} {}", subjects[i], sample.told()));
+                cycle.push((i, sample));
+            }
+            let void = (0..subjects.len()).find(|i| cycle.iter().all(|(valid, _)| valid != i));
+            if let Some(void) = void.filter(|_| self.options.whole_cycles) {
+                let why = format!("{} had no valid attempt in this round", subjects[void]);
+                part.voids.extend(cycle.iter().map(|(i, _)| Void {
+                    subject: subjects[*i].clone(),
+                    what: what.clone(),
+                    why: why.clone(),
+                }));
+                continue;
+            }
+            for (i, sample) in cycle {
                 held.push(&subjects[i], round, sample);
             }
         }
@@ -250,6 +266,7 @@ impl<'a> Bench<'a> {
         all.insert("--quick".to_owned(), options.quick.to_string());
         all.insert("--only".to_owned(), options.only.join(","));
         all.insert("--max-lag".to_owned(), format!("{:?}", options.max_lag));
+        all.insert("--whole-cycles".to_owned(), options.whole_cycles.to_string());
         let sizes = if options.quick { &self.spec.quick } else { &self.spec.full };
         for key in sizes.keys() {
             let name = if key == journal::ROUNDS { key.clone() } else { format!("size {key}") };

@@ -34,7 +34,7 @@ pub use programs::Program;
 pub use rounds::{Rounds, Sample};
 pub use spec::Spec;
 
-use sealane_lab_report::{Fact, Page};
+use sealane_lab_report::{Fact, Finding, Page};
 
 /// A question with the means to answer it.
 pub trait Experiment {
@@ -59,6 +59,21 @@ pub trait Experiment {
     /// Writes verdict and advice, from nothing but what the page has: after a run, and after parts of several runs were
     /// put together.
     fn conclude(&self, page: &mut Page);
+
+    /// The main claim of the study that this experiment repeats, beside the page's figures: its row on the report's first
+    /// screen. `None` only if it repeats no study; without figures, the row says that.
+    fn finding(&self, page: &Page) -> Option<Finding>;
+}
+
+/// Writes the sentences of a page from its figures: verdict, advice and the study's row.
+pub fn conclude(experiment: &dyn Experiment, page: &mut Page) {
+    if page.obstacle.is_none() {
+        experiment.conclude(page);
+    }
+    page.finding = experiment.finding(page);
+    if let (Some(why), Some(finding)) = (&page.obstacle, &mut page.finding) {
+        finding.finding = format!("Not run here: {why}.");
+    }
 }
 
 /// Why an interrupted run of this experiment cannot be resumed with these options, if so: something that its journal knows has
@@ -78,7 +93,11 @@ pub fn check_resumed(experiment: &dyn Experiment, options: &Options) -> anyhow::
 /// says so.
 pub fn run(experiment: &dyn Experiment, options: &Options) -> Page {
     let spec = experiment.spec();
-    let cannot = |why: String| Page::cannot(&spec.name, &spec.title, &spec.question, why);
+    let cannot = |why: String| {
+        let mut page = Page::cannot(&spec.name, &spec.title, &spec.question, why);
+        conclude(experiment, &mut page);
+        page
+    };
     if let Some(why) = experiment.obstacle(options) {
         return cannot(why);
     }
@@ -100,7 +119,7 @@ pub fn run(experiment: &dyn Experiment, options: &Options) -> Page {
         let text = format!("{rounds} rounds and {parts} whole parts were measured before this run was resumed");
         page.settings.push(Fact::new("Resumed", text));
     }
-    experiment.conclude(&mut page);
+    conclude(experiment, &mut page);
     if let Err(error) = result {
         let why =
             if error.is::<Stopped>() { "Stopped before its end.".to_owned() } else { format!("Aborted: {error:#}.") };

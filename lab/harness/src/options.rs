@@ -43,6 +43,8 @@ pub struct Options {
     pub max_wait: Duration,
     /// How often a void round is tried in all.
     pub tries: usize,
+    /// A round in which one subject had no valid attempt is void for all subjects.
+    pub whole_cycles: bool,
     /// CPUs for the servers; empty for half of those that there are.
     pub server_cpus: Vec<usize>,
     /// CPUs for the load and the backend; empty for the other half.
@@ -71,6 +73,7 @@ impl Default for Options {
             max_lag: Duration::from_millis(1),
             max_wait: Duration::from_secs(60),
             tries: 3,
+            whole_cycles: false,
             server_cpus: Vec::new(),
             client_cpus: Vec::new(),
             cancel: Arc::default(),

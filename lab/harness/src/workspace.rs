@@ -135,12 +135,16 @@ impl Workspace {
 pub struct Backend {
     /// The process.
     pub running: Running,
-    /// Its plain port.
+    /// Its plain port, which also has files.
     pub port: u16,
+    /// The plain port for requests with the small body: the same one, or that of HAProxy ([`Backend::use_haproxy`]).
+    pub requests: u16,
     /// Its port with TLS (ECDSA, tickets), which logs a letter per request to `tls.log`: `r` for a resumed session,
     /// `.` for a full handshake.
     pub tls_port: u16,
     log: PathBuf,
+    /// HAProxy, if it answers requests.
+    pub haproxy: Option<Running>,
 }
 
 impl Backend {
@@ -163,7 +167,31 @@ impl Backend {
             output: folder.join("output"),
             tied: true,
         };
-        Ok(Self { running: Running::start(&launch)?, port, tls_port, log })
+        Ok(Self { running: Running::start(&launch)?, port, requests: port, tls_port, log, haproxy: None })
+    }
+
+    /// Lets HAProxy answer requests with the small body on a port of its own, so that a result does not depend on NGINX as the
+    /// backend.
+    pub fn use_haproxy(&mut self, workspace: &Workspace, cpus: &[usize]) -> anyhow::Result<()> {
+        let program =
+            programs::look_up("haproxy").context("the backend is HAProxy, but there is no program \"haproxy\"")?;
+        let port = free_port()?;
+        let folder = workspace.folder("backend-haproxy")?;
+        let file = folder.join("haproxy.cfg");
+        fs::write(&file, haproxy(port))?;
+        let launch = Launch {
+            name: "backend-haproxy".into(),
+            program,
+            args: ["-db".into(), "-f".into(), file.into()].into(),
+            env: Vec::new(),
+            cpus: cpus.to_vec(),
+            ports: vec![port],
+            output: folder.join("output"),
+            tied: true,
+        };
+        self.haproxy = Some(Running::start(&launch)?);
+        self.requests = port;
+        Ok(())
     }
 
     /// How many of the TLS port's requests came over a resumed session, and how many in all, since the start.
@@ -201,6 +229,27 @@ http {{
     )
 }
 
+fn haproxy(port: u16) -> String {
+    let body = "x".repeat(BODY);
+    format!(
+        "global
+    maxconn 8000
+    no strict-limits
+    nbthread 1
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 600s
+    timeout server 600s
+    timeout http-request 600s
+    timeout http-keep-alive 600s
+frontend requests
+    bind 127.0.0.1:{port} backlog 4096
+    http-request return status 200 content-type text/plain string {body}
+"
+    )
+}
+
 /// How many descriptors a process may have at most.
 pub fn files() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(1 << 20)
@@ -209,6 +258,19 @@ pub fn files() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn haproxy_accepts_the_configuration_of_the_backend() {
+        let Some(program) = programs::look_up("haproxy") else {
+            println!("skipped: no haproxy on this machine");
+            return;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("haproxy.cfg");
+        fs::write(&file, haproxy(8080)).unwrap();
+        let output = std::process::Command::new(program).arg("-c").arg("-f").arg(&file).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
 
     #[test]
     fn the_room_has_what_servers_need() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sealane_lab_harness::rounds::{Quiet, Resumed};
 use sealane_lab_harness::{Bench, Experiment, Journal, Options, Sample, Spec, check_resumed, run};
-use sealane_lab_report::Page;
+use sealane_lab_report::{Finding, Outcome, Page};
 
 const FILE: &str = "
 name = 'fake'
@@ -61,6 +61,15 @@ impl Experiment for Fake {
     fn conclude(&self, page: &mut Page) {
         page.verdict = format!("{} parts.", page.parts.len());
     }
+
+    fn finding(&self, page: &Page) -> Option<Finding> {
+        let row = Finding::new("Fakes", "10 µs");
+        let measured = page.part("steady").and_then(|part| part.value("a", "cost"));
+        Some(match measured {
+            None => row,
+            Some(value) => row.found("Fakes cost something.", format!("{value} µs"), Outcome::Undecided),
+        })
+    }
 }
 
 fn fake(body: fn(&mut Bench<'_>) -> anyhow::Result<()>) -> Fake {
@@ -107,6 +116,19 @@ fn a_page_has_figures_voids_and_reasons() {
     assert_eq!(page.parts[1].skipped.as_deref(), Some("its subject would not start"));
     assert!(page.settings.iter().any(|f| f.value.contains("no-such-program-anywhere")), "{:?}", page.settings);
     assert_eq!(page.studies.len(), 1);
+    let finding = page.finding.as_ref().expect("the row of the study");
+    assert_eq!((finding.measured.as_str(), finding.outcome), ("10.5 µs", Outcome::Undecided));
+}
+
+#[test]
+fn a_study_has_its_row_even_if_the_experiment_could_not_run() {
+    let mut spec = Spec::parse(FILE).unwrap();
+    spec.subjects[1].optional = false;
+    let page = run(&Fake { spec, body: steady }, &options());
+    let why = page.obstacle.expect("a program that does not exist");
+    let finding = page.finding.expect("the row of the study");
+    assert_eq!(finding.outcome, Outcome::NotMeasured);
+    assert_eq!(finding.finding, format!("Not run here: {why}."));
 }
 
 #[test]
@@ -177,6 +199,37 @@ fn a_round_without_quiet_is_void() {
     assert_eq!(page.parts[0].skipped, None);
     assert_eq!(page.parts[0].voids.len(), 2);
     assert!(page.parts[0].voids[0].why.starts_with("other programs used"), "{:?}", page.parts[0].voids);
+}
+
+#[test]
+fn a_round_that_is_void_for_one_subject_can_be_void_for_all() {
+    let measured = |whole_cycles| {
+        let own = Options { whole_cycles, tries: 1, set: vec![("rounds".into(), "3".into())], ..options() };
+        let body = |bench: &mut Bench<'_>| {
+            bench.part("steady", |bench, part| {
+                let names = ["a".to_owned(), "b".to_owned()];
+                let count = bench.size("rounds")?;
+                let rounds = bench.rounds(part, &names, count, Quiet::Indifferent, Resumed::Part, |i, round| {
+                    let sample = Sample::of("v", round as f64);
+                    Ok(if (i, round) == (1, 1) { sample.void("late") } else { sample })
+                })?;
+                for name in &names {
+                    part.rounds(name, "cost", &rounds.values(name, "v"), "µs");
+                }
+                Ok(())
+            })
+        };
+        run(&fake(body), &own)
+    };
+    let of = |page: &Page| {
+        let n = |name: &str| page.parts[0].of("cost").find(|f| f.subject == name).map(|f| f.n);
+        (n("a"), n("b"), page.parts[0].voids.len())
+    };
+    assert_eq!(of(&measured(false)), (Some(3), Some(2), 1));
+    let whole = measured(true);
+    assert_eq!(of(&whole), (Some(2), Some(2), 2));
+    let void = &whole.parts[0].voids[1];
+    assert_eq!((void.subject.as_str(), void.why.as_str()), ("a", "b had no valid attempt in this round"));
 }
 
 thread_local! {

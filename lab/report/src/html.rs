@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 
 use crate::model::{Fact, Figure, Page, Part, Report, Source, Subject, View};
 use crate::style::STYLE;
-use crate::svg;
-use crate::{hours, number};
+use crate::{Finding, hours, number, svg};
 
 /// The report as a page.
 pub fn page(report: &Report) -> String {
@@ -36,6 +35,7 @@ fn write(r: &Report, s: &mut String) -> std::fmt::Result {
         escape(&r.tool),
         escape(&r.mode)
     )?;
+    findings(r, s)?;
     write!(s, "<div class=verdict>")?;
     paragraphs(s, &r.verdict)?;
     writeln!(s, "</div>\n</header>")?;
@@ -53,6 +53,39 @@ fn write(r: &Report, s: &mut String) -> std::fmt::Result {
 
 fn paragraphs(s: &mut String, text: &str) -> std::fmt::Result {
     text.lines().filter(|l| !l.trim().is_empty()).try_for_each(|l| write!(s, "<p>{}</p>", escape(l)))
+}
+
+/// The first screen: a row for each study.
+fn findings(r: &Report, s: &mut String) -> std::fmt::Result {
+    const MEASURED: &str = "here";
+    let rows: Vec<(&Page, &Finding)> = r.pages.iter().filter_map(|p| Some((p, p.finding.as_ref()?))).collect();
+    if rows.is_empty() {
+        return Ok(());
+    }
+    write!(
+        s,
+        "<div class=scroll><table class='words findings'><thead><tr><th scope=col>study<th scope=col>finding\
+         <th scope=col>published<th scope=col>{MEASURED}<th scope=col>result</thead>"
+    )?;
+    for (page, row) in rows {
+        let measured = if row.measured.is_empty() { "–" } else { &row.measured };
+        write!(
+            s,
+            "<tr><th scope=row><a href='#{}'>{}</a><td>{}<td data-of=published>{}<td data-of={MEASURED}>{}<td><b class={}>{}</b>",
+            escape(&page.name),
+            escape(&row.study),
+            escape(&row.finding),
+            escape(&row.published),
+            escape(measured),
+            row.outcome.class(),
+            row.outcome.words()
+        )?;
+    }
+    writeln!(
+        s,
+        "</table></div>\n<p class=soft>Confirmed: the same direction as in the study, and the intervals of the compared figures do \
+         not overlap. Contradicted: the opposite direction. Sizes depend on the machine.</p>"
+    )
 }
 
 fn overview(r: &Report, s: &mut String) -> std::fmt::Result {

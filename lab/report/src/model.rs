@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{resample, stats};
+use crate::{Finding, resample, stats};
 
 /// The version of the JSON's shape; raised when a reader would have to change.
 pub const FORMAT: u32 = 1;
@@ -71,6 +71,9 @@ pub struct Page {
     pub question: String,
     /// The answer in a sentence or two.
     pub verdict: String,
+    /// The main claim of the study that it repeats, beside what was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finding: Option<Finding>,
     /// Why it could not run here; then nothing below is filled.
     pub obstacle: Option<String>,
     /// How it was answered, a paragraph each.
@@ -239,6 +242,11 @@ impl Figure {
     pub fn samples(mut self, n: u64) -> Self {
         self.n = n;
         self
+    }
+
+    /// The interval; without one, the value itself.
+    pub fn interval(&self) -> (f64, f64) {
+        (self.low.unwrap_or(self.value), self.high.unwrap_or(self.value))
     }
 
     /// From somewhere else than this run.

@@ -43,6 +43,17 @@ pub fn median(values: &[f64]) -> Option<f64> {
     sorted(values).map(|s| middle(&s))
 }
 
+/// The mean, and half of its 95 % interval (normal approximation: for many values); `None` with fewer than two values.
+pub fn mean(values: &[f64]) -> Option<(f64, f64)> {
+    let n = values.len() as f64;
+    if values.len() < 2 {
+        return None;
+    }
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    Some((mean, 1.96 * (variance / n).sqrt()))
+}
+
 /// Ratios `a[i] / b[i]` of rounds that both have: `a` and `b` are (round, value).
 pub fn paired_ratios(a: &[(usize, f64)], b: &[(usize, f64)]) -> Vec<f64> {
     let partner = |round: usize| b.iter().find(|(r, v)| *r == round && *v != 0.0).map(|(_, v)| *v);
@@ -63,6 +74,13 @@ fn middle(sorted: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mean_has_an_interval_from_two_values_on() {
+        let (middle, half) = mean(&[1.0, 3.0, 1.0, 3.0]).unwrap();
+        assert!((middle - 2.0).abs() < 1e-12 && (half - 1.96 * (4.0_f64 / 3.0 / 4.0).sqrt()).abs() < 1e-12, "{half}");
+        assert_eq!(mean(&[1.0]), None);
+    }
 
     #[test]
     fn few_rounds_give_their_whole_range_and_say_what_it_is_worth() {

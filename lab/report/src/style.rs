@@ -26,6 +26,9 @@ table{border-collapse:collapse;font-size:.92rem;font-variant-numeric:tabular-num
 td,th{padding:.22rem .7rem .22rem 0;text-align:right;vertical-align:top;border-bottom:1px solid var(--line);white-space:nowrap}
 th{font-weight:600}td:first-child,th:first-child{text-align:left;white-space:normal;min-width:7.5rem}
 table.words td{text-align:left;white-space:normal}table.words th{text-align:left;min-width:6rem}
+.findings b{white-space:nowrap}.findings .confirmed{color:var(--s2)}.findings .contradicted{color:var(--s7)}.findings .open{color:var(--soft)}
+@media screen and (max-width:40rem){.findings thead{display:none}.findings tr{display:block;border-bottom:1px solid var(--line);padding:.4rem 0}
+.findings th,.findings td{display:block;border:0;padding:.1rem 0}.findings td[data-of]::before{content:attr(data-of) ': ';color:var(--soft)}}
 details{margin:.5rem 0}summary{cursor:pointer;color:var(--good)}
 pre{background:var(--box);padding:.6rem .8rem;overflow-x:auto;font:.82rem/1.45 ui-monospace,Menlo,Consolas,monospace;margin:.4rem 0}
 code{font:.88em ui-monospace,Menlo,Consolas,monospace}

@@ -9,6 +9,13 @@ use crate::{hours, number};
 pub fn summary(report: &Report) -> String {
     let mut s = String::new();
     let _ = writeln!(s, "{} ({} run)\n{}", report.title, report.mode, report.verdict);
+    for row in report.pages.iter().filter_map(|p| p.finding.as_ref()) {
+        let _ = writeln!(s, "\n{}: {}\n   {}", row.study, row.outcome.words(), row.finding);
+        let _ = writeln!(s, "   published: {}", row.published);
+        if !row.measured.is_empty() {
+            let _ = writeln!(s, "   here: {}", row.measured);
+        }
+    }
     for page in &report.pages {
         write_page(&mut s, page, report.pages.len() > 1);
     }

@@ -13,7 +13,7 @@ use sealane_lab_harness::spec::PartSpec;
 use sealane_lab_harness::{Experiment, Journal, Method, Options, machine, programs};
 use sealane_lab_load::verdict::time;
 use sealane_lab_report::model::{FORMAT, rfc3339};
-use sealane_lab_report::{Page, Report, csv, html, text};
+use sealane_lab_report::{Page, Report, csv, finding, html, text};
 
 /// The experiments that this program knows, in the order of `run all`.
 fn experiments() -> anyhow::Result<Vec<Box<dyn Experiment>>> {
@@ -86,6 +86,9 @@ pub struct Args {
     /// Attempts per round before it counts as void
     #[arg(long, default_value_t = 3, value_name = "N")]
     tries: usize,
+    /// A round in which one subject had no valid attempt is void for all subjects
+    #[arg(long)]
+    whole_cycles: bool,
     /// CPUs for the servers [default: half of the CPUs]
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     server_cpus: Vec<usize>,
@@ -229,6 +232,12 @@ pub fn render(args: &Render) -> anyhow::Result<ExitCode> {
     let Some(mut report) = whole else { bail!("no report to render") };
     // Alone it keeps its own.
     if args.files.len() > 1 {
+        // Pages of versions without findings, which no other report changed.
+        for page in report.pages.iter_mut().filter(|page| page.finding.is_none()) {
+            if let Some(experiment) = known.iter().find(|e| e.spec().name == page.name) {
+                page.finding = experiment.finding(page);
+            }
+        }
         report.verdict = verdict(&report);
     }
     std::fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
@@ -271,7 +280,7 @@ fn merge(old: &mut Page, later: Page, known: &[Box<dyn Experiment>]) {
     if let Some(experiment) = known.iter().find(|e| e.spec().name == old.name) {
         let order: Vec<&str> = experiment.spec().parts.iter().map(|p| p.id.as_str()).collect();
         old.parts.sort_by_key(|part| order.iter().position(|id| *id == part.id));
-        experiment.conclude(old);
+        sealane_lab_harness::conclude(&**experiment, old);
     }
 }
 
@@ -286,16 +295,16 @@ fn disturbed(foreign: f64) -> String {
     )
 }
 
-/// One page's verdict is the report's; of several, each says its own, and who could not run is named.
+/// One page's verdict is the report's. Of several, each section has its own; the report counts the findings, and names the
+/// experiments that could not run.
 fn verdict(report: &Report) -> String {
     match report.pages.as_slice() {
         [one] => one.obstacle.as_ref().map_or_else(|| one.verdict.clone(), |why| format!("Not run here: {why}")),
         pages => {
-            let line = |p: &Page| match &p.obstacle {
-                Some(why) => format!("{}: not run here, {why}", p.title),
-                None => format!("{}: {}", p.title, p.verdict),
-            };
-            pages.iter().map(line).collect::<Vec<_>>().join("\n")
+            let counts = finding::summary(pages.iter().filter_map(|p| p.finding.as_ref()));
+            let not_run = |p: &Page| Some(format!("{}: not run here, {}", p.title, p.obstacle.as_ref()?));
+            let lines = std::iter::once(counts).filter(|line| !line.is_empty()).chain(pages.iter().filter_map(not_run));
+            lines.collect::<Vec<_>>().join("\n")
         }
     }
 }
@@ -344,6 +353,7 @@ fn options(args: &Args) -> anyhow::Result<Options> {
         max_lag: args.max_lag,
         max_wait: args.max_wait,
         tries: args.tries,
+        whole_cycles: args.whole_cycles,
         server_cpus: args.server_cpus.clone(),
         client_cpus: args.client_cpus.clone(),
         command: command(std::env::args()),

@@ -413,6 +413,28 @@ fn fewer_segments_cross_where_the_hello_is_in_the_syn() {
 }
 
 #[test]
+fn hellos_of_unknown_clients_are_in_the_syn_of_an_open_listener() {
+    let sizes = ["rtts=10", "rounds=1", "attempts=2"];
+    page_without_gaps(&["syn-tls", "--only", "first-contact"], &sizes, |json| {
+        let page = &json["pages"][0];
+        if let Some(why) = page["obstacle"].as_str() {
+            println!("skipped: {why}");
+            return Vec::new();
+        }
+        let part = &page["parts"][0];
+        if let Some(why) = part["skipped"].as_str() {
+            // A busy machine can disturb the link, or delay an answer so long that the connector tries again without the SYN. In three
+            // runs, it does not do so each time.
+            assert!(why.contains("no valid result") || why.contains("after the SYN"), "{part}");
+            return vec![why.to_owned()];
+        }
+        // A connection whose hello was not in the SYN, as this way says, would be an error.
+        let ways = ["TLS 1.2 in the SYN", "TLS 1.3 in the SYN", "TLS 1.2 after TCP", "TLS 1.3 after TCP"];
+        ways.iter().filter_map(|way| gap(part, "handshake, ECDSA P-256, first contact", way)).collect()
+    });
+}
+
+#[test]
 fn all_is_one_report_in_which_what_cannot_run_says_why() {
     if !here("nginx") {
         println!("skipped: no nginx on this machine");
@@ -425,6 +447,11 @@ fn all_is_one_report_in_which_what_cannot_run_says_why() {
     assert_eq!(pages.iter().map(|p| p["name"].as_str().unwrap()).collect::<Vec<_>>(), ["proxies", "tls-versions"]);
     assert!(pages[0]["obstacle"].as_str().unwrap().contains("/nowhere/haproxy"), "{}", pages[0]);
     assert!(json["verdict"].as_str().unwrap().contains("not run here"), "{}", json["verdict"]);
+    for page in pages {
+        assert_eq!(page["finding"]["outcome"], "not-measured", "{page}");
+    }
+    assert!(json["verdict"].as_str().unwrap().contains("2 not measured"), "{}", json["verdict"]);
+    assert!(pages[0]["finding"]["finding"].as_str().unwrap().starts_with("Not run here: "), "{}", pages[0]["finding"]);
     assert!(!pages[1]["parts"][0]["figures"].as_array().unwrap().is_empty(), "{}", pages[1]);
 }
 

@@ -3,7 +3,8 @@
 //! - [`catalogue`]: which there are, with licence and support; [`recipe`] and [`builder`] build them, from the sources
 //!   that [`sources`] carries and that cargo fetches.
 //! - [`wire`]: how workers are asked and what they answer; [`measure`] runs them in rounds and voids what was disturbed.
-//! - [`locks`] and [`instructions`] count, exactly on any machine; [`ceiling`] says what a hot lock leaves possible.
+//! - [`locks`] and [`instructions`] count, exactly on any machine; [`atomics`] measures what a shared word costs, and
+//!   [`contention`] is a model of many cores that must first prove itself.
 //! - [`profile`] says where the time goes, with [`flame`] graphs, [`paths`] which of the CPU's instructions do the work,
 //!   and [`energy`] what it takes.
 //! - [`study`] puts it together for `sealane-lab stacks run`, and [`text`] shows it; [`doctor`] looks at one library or
@@ -13,10 +14,11 @@
 //! foreign calls with their `unsafe` are theirs.
 
 pub mod advise;
+pub mod atomics;
 pub mod builder;
 pub mod catalogue;
-pub mod ceiling;
 pub mod certs;
+pub mod contention;
 pub mod doctor;
 pub mod elf;
 pub mod energy;

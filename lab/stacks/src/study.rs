@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::atomics::{Atomics, calibrate};
 use crate::builder::{Builder, Built};
 use crate::catalogue::{self, Stack, Support};
-use crate::ceiling::{self, Atomics};
 use crate::certs;
 use crate::elf::Images;
 use crate::instructions;
@@ -282,7 +282,7 @@ pub fn run(bench: &Bench, stacks: &[Stack], options: &Options, say: &mut dyn FnM
             }
         }
         say("what an atomic costs");
-        atomics = Some(ceiling::calibrate(Machine::this().cpus));
+        atomics = Some(calibrate(Machine::this().cpus));
     }
     let cases = if options.rounds == 0 { Vec::new() } else { cases(options) };
     let plan = Plan { cases, rounds: options.rounds, seconds: options.seconds, limits: options.limits };

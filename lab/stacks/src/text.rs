@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::ceiling;
+use crate::atomics::NOBODY_MET;
 use crate::doctor::Report;
 use crate::measure::Figure;
 use crate::paths;
@@ -103,8 +103,6 @@ fn counts(results: &Results, out: &mut String) {
             let (full, full_code) = find(name, false);
             let (resumed, resumed_code) = find(name, true);
             let cell = |value: Option<f64>| value.map_or_else(|| "-".into(), number);
-            let ceiling =
-                results.atomics.zip(resumed.or(full)).and_then(|(a, l)| ceiling::handshakes_per_second(l.hottest, &a));
             rows.push(vec![
                 name.clone(),
                 cell(full.map(|l| l.calls)),
@@ -114,22 +112,21 @@ fn counts(results: &Results, out: &mut String) {
                 cell(resumed_code.and_then(|c| c.locked)),
                 cell(full_code.map(|c| c.instructions)),
                 cell(resumed_code.map(|c| c.instructions)),
-                cell(ceiling),
             ]);
         }
-        let head = ["stack", "locks", "resumed", "hottest", "LOCK", "resumed", "instructions", "resumed", "ceiling/s"];
+        let head = ["stack", "locks", "resumed", "hottest", "LOCK", "resumed", "instructions", "resumed"];
         out.push_str(&table(&head, &rows));
     }
     waiting(results, out);
     if let Some(atomics) = results.atomics {
         let _ = writeln!(
             out,
-            "locks: pthread lock calls; hottest: calls of the most used lock, resumed; LOCK: LOCK-prefixed instructions; ceiling: \
-             the throughput\nthat the most used lock allows at {:.0} ns per contended atomic ({} threads; {:.0} ns alone), extrapolated",
+            "locks: pthread lock calls; hottest: calls of the most used lock, resumed; LOCK: LOCK-prefixed instructions\n\
+             An atomic addition costs {:.0} ns if {} threads share the word, and {:.0} ns alone.",
             atomics.contended_ns, atomics.threads, atomics.alone_ns
         );
         if !atomics.met() {
-            let _ = writeln!(out, "{}", ceiling::NOBODY_MET);
+            let _ = writeln!(out, "{NOBODY_MET}");
         }
     }
     let skipped: std::collections::BTreeSet<&str> =

@@ -17,7 +17,7 @@ pub const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
 pub struct Server {
     pub address: SocketAddr,
-    certificate: CertificateDer<'static>,
+    pub certificate: CertificateDer<'static>,
     requests: Arc<AtomicUsize>,
 }
 

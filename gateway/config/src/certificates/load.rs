@@ -682,15 +682,20 @@ fn lists_of(sink: &Sink, file: &At<PathBuf>, read: ReadList) -> Option<Revocatio
     match parse_lists(&file.value, bytes, read) {
         Ok(lists) => Some(lists),
         Err(why) => {
-            let shown = file.value.display();
-            let help = format!(
-                "get the list again from its CA, and look at it: openssl crl -in {} -noout -text",
-                files::shell_word(&shown)
-            );
-            sink.error(&file.span, format!("{shown}: {why}"), Some(help));
+            refuse_lists(sink, file, &why);
             None
         }
     }
+}
+
+/// A file of revocation lists is refused.
+pub(crate) fn refuse_lists(sink: &Sink, file: &At<PathBuf>, why: &str) {
+    let shown = file.value.display();
+    let help = format!(
+        "get the list again from its CA, and look at it: openssl crl -in {} -noout -text",
+        files::shell_word(&shown)
+    );
+    sink.error(&file.span, format!("{shown}: {why}"), Some(help));
 }
 
 /// Reads revocation lists in PEM or DER; at least one. The error says what is wrong, in words.
@@ -710,7 +715,7 @@ fn parse_lists(source: &Path, bytes: &[u8], read: ReadList) -> Result<Revocation
     let mut out = RevocationLists { source: source.to_path_buf(), ..RevocationLists::default() };
     let mut digest = Context::new(&SHA256);
     for list in lists {
-        let about = read(&list).map_err(|e| format!("this revocation list cannot be used: {e}"))?;
+        let about = read(&list).map_err(|why| crl::Unusable(why).to_string())?;
         digest.update(&about.digest);
         out.next_update = [out.next_update, about.next_update].into_iter().flatten().min();
         out.lists.push(list);

@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 use std::ops::RangeInclusive;
 use toml::de::DeValue;
 
-/// In bits per second. With less, keys could not be renewed beside a download.
+/// In bits per second. At the lowest rate, the largest packet that `mtu` allows takes about a second.
 const BOUNDS: RangeInclusive<u64> = 64_000..=100_000_000_000;
 
 /// Reads bits per second (`"20Mbit/s"`). Returns bytes per second.

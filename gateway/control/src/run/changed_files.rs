@@ -5,9 +5,13 @@ use crate::certificates::watch::Reread;
 use crate::certificates::{on_demand, validity};
 use crate::config::{CertificateFiles, Loaded as Certificate, TicketKeySource};
 use crate::log;
+use crate::metrics::status::StatusRegistry;
 use anyhow::Result;
 use std::collections::HashMap;
+use std::fmt::Display;
+use std::path::PathBuf;
 use std::sync::Arc;
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 impl Running {
@@ -76,22 +80,15 @@ impl Running {
                     revoked.insert(file, read);
                 }
                 Reread::RevocationLists(file, Err(errors)) => {
-                    let name = self.config.name_of_lists(&file);
-                    log::error!("{name}: the revocation list in use stays; the changed file is refused:\n{errors}");
-                    self.status.revocation_lists_read(false);
+                    refuse_lists(self.config.name_of_lists(&file), &errors, &self.status);
                 }
                 Reread::TunnelLists(file, Ok(read)) => {
-                    log::info!("{} has changed: the tunnel now uses the new revocation list", file.display());
-                    self.status.revocation_lists_read(true);
                     if let Some(vpn) = &self.vpn {
-                        vpn.take_lists(read.lists.iter().map(|list| list.to_vec()).collect());
+                        let answer = vpn.take_lists(read.lists.iter().map(|list| list.to_vec()).collect());
+                        tokio::spawn(tell_of_lists(file, answer, self.status.clone()));
                     }
                 }
-                Reread::TunnelLists(file, Err(errors)) => {
-                    let shown = file.display();
-                    log::error!("{shown}: the revocation list in use stays; the changed file is refused:\n{errors}");
-                    self.status.revocation_lists_read(false);
-                }
+                Reread::TunnelLists(file, Err(errors)) => refuse_lists(file.display(), &errors, &self.status),
                 Reread::LogList(file, Ok(read)) => {
                     log::info!(
                         "{} has changed: the gateway now uses the new list of {} logs",
@@ -239,4 +236,22 @@ impl Running {
         self.status.configured(&self.config, &self.listeners, generation);
         Ok(())
     }
+}
+
+/// Tells what the tunnel, which knows its CAs, has made of a changed file of revocation lists.
+async fn tell_of_lists(file: PathBuf, answer: oneshot::Receiver<Result<(), String>>, status: Arc<StatusRegistry>) {
+    match answer.await {
+        Ok(Ok(())) => {
+            log::info!("{} has changed: the tunnel now uses the new revocation list", file.display());
+            status.revocation_lists_read(true);
+        }
+        Ok(Err(why)) => refuse_lists(file.display(), why, &status),
+        // The process is ending.
+        Err(_) => {}
+    }
+}
+
+fn refuse_lists(name: impl Display, why: impl Display, status: &StatusRegistry) {
+    log::error!("{name}: the revocation list in use stays; the changed file is refused:\n{why}");
+    status.revocation_lists_read(false);
 }

@@ -141,7 +141,7 @@ fn keys(map: &Directive, holds: impl Fn(&str) -> Option<bool>) -> Option<Keys> {
     let mut any = Vec::new();
     // A map has an empty value where nothing is said.
     let mut otherwise = "";
-    let (mut held, mut passed): (Vec<(String, bool)>, Vec<(String, bool)>) = (Vec::new(), Vec::new());
+    let (mut held, mut passed) = (Vec::new(), Vec::new());
     let (mut holds_text, mut holds_expression, mut passes_expression) = (false, false, false);
     // An expression behind one that holds says no, and what comes behind it would be excepted; an empty value says no.
     let (mut passes_behind, mut passes_nothing) = (false, false);

@@ -583,13 +583,7 @@ mod tests {
 
     #[test]
     fn an_order_that_takes_longer_is_asked_for_when_the_authority_says() {
-        let http = Http::new(Arc::new(
-            ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-                .with_safe_default_protocol_versions()
-                .unwrap()
-                .with_root_certificates(rustls::RootCertStore::empty())
-                .with_no_client_auth(),
-        ));
+        let http = Http::new(Arc::new(sealane_tls::control_client(rustls::RootCertStore::empty())));
         let at = |seconds| Error::Timeout(Some(Instant::now() + Duration::from_secs(seconds)));
         let demanded = Failure::of(&at(3600), &http).demanded.unwrap();
         assert!((3500..=3601).contains(&demanded), "{demanded}");

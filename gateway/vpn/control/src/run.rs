@@ -170,10 +170,13 @@ impl Vpn {
         let _ = self.commands.send(AdminCommand::Reload(Box::new(settings)));
     }
 
-    /// Revocation lists (DER) that were read again. Clients whose certificates they revoke are disconnected.
-    pub fn take_lists(&self, lists: Vec<Vec<u8>>) {
+    /// Revocation lists (DER) that were read again. Clients whose certificates they revoke are disconnected. The answer says why the lists
+    /// are refused, such as ones of version 1 that no CA has signed; there is none when the process is ending.
+    pub fn take_lists(&self, lists: Vec<Vec<u8>>) -> oneshot::Receiver<Result<(), String>> {
+        let (asker, answer) = oneshot::channel();
         // It has ended only when the process is ending.
-        let _ = self.commands.send(AdminCommand::Lists(lists));
+        let _ = self.commands.send(AdminCommand::Lists(lists, asker));
+        answer
     }
 
     /// The system routes these networks into the interface, and those of before no more. What does not succeed is said.

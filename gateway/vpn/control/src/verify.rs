@@ -3,14 +3,14 @@
 //! OpenVPN does not look at host names, and its certificates mostly have none; so rustls' own verifiers, which insist
 //! on one, are of no use here, and the chain is checked by webpki directly.
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 use sealane_ovpn::file::NameRule;
-use sealane_tls::crl::OldList;
+use sealane_tls::crl::{OldList, Unusable};
 use sealane_tls::{attribute_name, certificate_problem, revocation_list_problem};
 use webpki::{
     CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, OwnedCertRevocationList, RevocationCheckDepth,
@@ -154,15 +154,13 @@ impl Verifier {
             false => ca.iter().map(|cert| cert.clone().into_owned()).collect(),
         };
         let (old, crls): (Vec<&Vec<u8>>, Vec<_>) = crls.iter().partition(|der| OldList::is_one(der));
-        let read =
-            |der: &Vec<u8>| OldList::read(der, ca).map_err(|why| anyhow!("a revocation list cannot be used: {why}"));
-        let old_lists = old.into_iter().map(read).collect::<Result<_>>()?;
+        let read = |der: &Vec<u8>| OldList::read(der, ca).map_err(Unusable);
+        let old_lists = old.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
         let crls = crls.into_iter().map(|der| {
-            let crl = OwnedCertRevocationList::from_der(der)
-                .map_err(|e| anyhow!("a revocation list cannot be used: {}", revocation_list_problem(der, &e)))?;
+            let crl = OwnedCertRevocationList::from_der(der).map_err(|e| Unusable(revocation_list_problem(der, &e)))?;
             Ok(CertRevocationList::from(crl))
         });
-        let crls = crls.collect::<Result<_>>()?;
+        let crls = crls.collect::<Result<Vec<_>, Unusable>>()?;
         let algorithms = provider.signature_verification_algorithms;
         Ok(Self { roots, root_certificates, hints, crls, old_lists, demands, optional, algorithms })
     }

@@ -35,7 +35,7 @@ struct Knee {
 pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, tls: Tls) -> anyhow::Result<()> {
     let threads = bench.cores.server.len();
     let cpus = bench.cores.server.clone();
-    let site = Site { threads, ..site(bench, Answer::Proxy(setup.backend.port))? };
+    let site = Site { threads, ..site(bench, Answer::Proxy(setup.backend.requests))? };
     let mut subjects = Subjects::start(bench, part, setup, &site, &cpus)?;
     if threads > 1 {
         for program in haproxies(bench) {
@@ -81,12 +81,18 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, tls: Tls) 
         }
     };
     let total: f64 = bench.size("latency_requests")?;
-    spectrum(bench, part, &subjects, &options, compare, total, COMPARED)?;
+    let same = |rate: f64| vec![Some(rate); subjects.servers.len()];
+    spectrum(bench, part, &subjects, &options, &same(compare), total, COMPARED)?;
     published(part, COMPARED);
+    let total: f64 = bench.size("fraction_requests")?;
     for fraction in bench.sizes::<f64>("fractions")? {
-        let total: f64 = bench.size("fraction_requests")?;
         let measure = format!("latency at {:.0} % of the best knee", fraction * 100.0);
-        spectrum(bench, part, &subjects, &options, best * fraction, total, &measure)?;
+        spectrum(bench, part, &subjects, &options, &same(best * fraction), total, &measure)?;
+    }
+    for fraction in bench.sizes::<f64>("own_fractions")? {
+        let rates: Vec<Option<f64>> = knees.iter().map(|knee| knee.held.map(|held| held * fraction)).collect();
+        let measure = format!("latency at {:.0} % of its own knee", fraction * 100.0);
+        spectrum(bench, part, &subjects, &options, &rates, total, &measure)?;
     }
     Ok(())
 }
@@ -171,25 +177,26 @@ fn search(bench: &Bench<'_>, part: &mut Part, server: &Server, mut plan: Plan) -
     Ok(Knee { held: found.held, broke: found.broke, why: why_broke })
 }
 
-/// Latencies of everybody at one rate, rounds of all merged.
+/// Latencies of each subject at its rate, rounds of all merged. A subject without a rate is left out.
 fn spectrum(
     bench: &Bench<'_>,
     part: &mut Part,
     subjects: &Subjects,
     tls: &sealane_lab_load::tls::TlsOptions,
-    rate: f64,
+    rates: &[Option<f64>],
     total: f64,
     measure: &str,
 ) -> anyhow::Result<()> {
     let rounds: usize = bench.size("latency_rounds")?;
-    let seconds = (total / rate / rounds.max(1) as f64).max(0.5);
     let names = subjects.names();
     let mut merged: Vec<Histogram> = names.iter().map(|_| histogram()).collect();
     let mut kept = vec![false; names.len()];
     let mut fresh: Option<(usize, Histogram)> = None;
-    let what = format!("{rate:.0}/s");
     for round in 0..rounds {
         for i in sealane_lab_harness::rounds::order(names.len(), round) {
+            let Some(rate) = rates[i] else { continue };
+            let seconds = (total / rate / rounds.max(1) as f64).max(0.5);
+            let what = format!("{rate:.0}/s");
             let label = format!("{what}, round {}", round + 1);
             let sample =
                 sealane_lab_harness::rounds::take(bench.options, part, &names[i], &label, Quiet::Wanted, &mut || {
@@ -223,12 +230,24 @@ fn spectrum(
         latency::spectrum(part, name, measure, histogram);
         any = true;
     }
+    let told = told_rates(&names, rates);
     if any {
-        part.spectrum(&format!("Latency by percentile at {rate:.0} requests per second ({measure})"), measure);
+        part.spectrum(&format!("Latency by percentile at {told} requests per second ({measure})"), measure);
     } else {
-        part.note(format!("{measure}, {rate:.0}/s: every round was void."));
+        part.note(format!("{measure}, {told}/s: every round was void."));
     }
     Ok(())
+}
+
+/// One rate for all, or the rate of each subject.
+fn told_rates(names: &[String], rates: &[Option<f64>]) -> String {
+    match rates {
+        [Some(first), rest @ ..] if rest.iter().all(|rate| *rate == Some(*first)) => format!("{first:.0}"),
+        _ => {
+            let with = names.iter().zip(rates).filter_map(|(name, rate)| Some(format!("{:.0} ({name})", (*rate)?)));
+            with.collect::<Vec<_>>().join(", ")
+        }
+    }
 }
 
 fn part_name(measure: &str) -> String {
@@ -250,5 +269,18 @@ fn published(part: &mut Part, measure: &str) {
         if text.contains(&format!("{ms:.0} ms")) {
             part.push(Figure::new(subject, measure, ms, "ms").at(percentile).from(Source::Published));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_told_once_if_they_are_equal() {
+        let names = ["nginx".to_owned(), "haproxy".to_owned()];
+        assert_eq!(told_rates(&names, &[Some(9000.0), Some(9000.0)]), "9000");
+        assert_eq!(told_rates(&names, &[Some(9000.0), Some(8000.4)]), "9000 (nginx), 8000 (haproxy)");
+        assert_eq!(told_rates(&names, &[None, Some(8000.0)]), "8000 (haproxy)");
     }
 }

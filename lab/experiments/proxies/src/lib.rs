@@ -23,7 +23,7 @@ use sealane_lab_harness::workspace::{Backend, Key, Workspace};
 use sealane_lab_harness::{Bench, Experiment, Options, Program, Spec, client, programs, web};
 use sealane_lab_load::plan::Plan;
 use sealane_lab_load::tls::{TlsOptions, TlsVersions};
-use sealane_lab_report::Page;
+use sealane_lab_report::{Fact, Finding, Page};
 
 /// The experiment.
 #[derive(Debug)]
@@ -58,13 +58,24 @@ impl Experiment for Proxies {
         for program in &mut bench.programs {
             program.path = workspace.copy_of(&program.name, &program.path)?;
         }
-        let backend = Backend::start(&workspace, &bench.cores.backend)?;
+        let mut backend = Backend::start(&workspace, &bench.cores.backend)?;
+        let answers: String = bench.size("backend")?;
+        match answers.as_str() {
+            "nginx" => {}
+            "haproxy" => backend.use_haproxy(&workspace, &bench.cores.backend)?,
+            other => anyhow::bail!("--set backend={other}: the backend of requests is nginx or haproxy"),
+        }
+        bench.page.settings.push(Fact::new("Backend of requests", answers));
         let setup = Setup { workspace, backend };
         measure(bench, &setup)
     }
 
     fn conclude(&self, page: &mut Page) {
         verdict::conclude(page);
+    }
+
+    fn finding(&self, page: &Page) -> Option<Finding> {
+        Some(verdict::finding(page))
     }
 }
 

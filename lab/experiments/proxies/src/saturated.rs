@@ -14,7 +14,7 @@ pub const CPU: &str = "CPU per operation";
 
 /// Requests on kept connections.
 pub fn keepalive(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow::Result<()> {
-    let site = site(bench, Answer::Proxy(setup.backend.port))?;
+    let site = site(bench, Answer::Proxy(setup.backend.requests))?;
     measure(bench, part, setup, &site, None, |plan| plan)
 }
 
@@ -33,7 +33,7 @@ pub fn resumed(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
 
 /// Requests over HTTP/2 or HTTP/3. Who does not speak it is left out.
 pub fn multiplexed(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, http: Http) -> anyhow::Result<()> {
-    let site = Site { http, ..site(bench, Answer::Proxy(setup.backend.port))? };
+    let site = Site { http, ..site(bench, Answer::Proxy(setup.backend.requests))? };
     let streams = bench.size("streams")?;
     measure(bench, part, setup, &site, None, |mut plan| {
         plan.protocol = if http == Http::Three { Protocol::Http3 } else { Protocol::Http2 };

@@ -1,6 +1,7 @@
 //! What it comes to, in words made from the figures: nothing is said that was not measured in this run.
 
-use sealane_lab_report::{Page, number};
+use sealane_lab_harness::study;
+use sealane_lab_report::{Figure, Finding, Outcome, Page, number};
 
 use crate::knee;
 use crate::saturated::CPU;
@@ -67,41 +68,69 @@ fn first_out(page: &Page) -> Option<String> {
     ))
 }
 
-/// Advice for operators of a proxy; each sentence only if this run shows it.
+/// The study's main claim: when the rate rises, HAProxy with threads fails before NGINX.
+pub fn finding(page: &Page) -> Finding {
+    let told = study::data("proxies").unwrap_or_default();
+    let of = |name: &str| told["latency_at_85000_rps"][name].as_str().unwrap_or_default().to_owned();
+    let published = format!("at 85,000 requests/s: HAProxy with threads {}; NGINX {}", of("HAProxy MT"), of("NGINX"));
+    let row = Finding::new("HAProxy against NGINX", published);
+    let knee = |name: &str| -> Option<&Figure> {
+        page.part("knee-1.3")?.figures.iter().find(|f| f.measure == "knee" && f.subject == name)
+    };
+    let (Some(haproxy), Some(nginx)) = (knee("haproxy"), knee("nginx")) else { return row };
+    // The ends of a knee's interval are rates that were tried, not a range of rounds.
+    let outcome = Outcome::apart(haproxy, nginx);
+    let finding = match outcome {
+        Outcome::Confirmed => "When the rate of requests rises, HAProxy fails before NGINX.",
+        Outcome::Contradicted => "When the rate of requests rises, NGINX fails before HAProxy.",
+        _ => "HAProxy and NGINX fail at about the same rate of requests.",
+    };
+    let rate = |f: &Figure| {
+        let (held, broke) = f.interval();
+        format!("{} good at {}/s, bad at {}/s", f.subject, number::short(held), number::short(broke))
+    };
+    row.found(finding, format!("{}; {}", rate(haproxy), rate(nginx)), outcome)
+}
+
+/// Advice for operators of a proxy; each sentence once, with those subjects for which this run shows it.
 fn advice(page: &Page) -> Vec<String> {
+    let value = |id: &str, name: &str| page.part(id).and_then(|p| p.value(name, CPU));
+    let (mut kept_open, mut ecdsa_first, mut resumed_often) = (Vec::new(), Vec::new(), Vec::new());
+    for name in page.subjects.iter().map(|s| &s.name) {
+        let Some(full) = value("full-ecdsa", name) else { continue };
+        if let Some(kept) = value("keepalive", name).filter(|kept| full > 3.0 * kept) {
+            kept_open.push(format!("{} requests ({name})", number::short((full / kept).round())));
+        }
+        if let Some(rsa) = value("full-rsa", name).filter(|rsa| *rsa > 1.5 * full) {
+            ecdsa_first.push(format!("{} times ({name})", number::short(rsa / full)));
+        }
+        if let Some(saved) = value("resumed", name).map(|resumed| 1.0 - resumed / full).filter(|saved| *saved > 0.1) {
+            resumed_often.push(format!("{:.0} % ({name})", saved * 100.0));
+        }
+    }
     let mut list = Vec::new();
-    let value = |id: &str, measure: &str, name: &str| page.part(id).and_then(|p| p.value(name, measure));
-    for subject in &page.subjects {
-        let name = &subject.name;
-        if let (Some(full), Some(kept)) = (value("full-ecdsa", CPU, name), value("keepalive", CPU, name))
-            && full > 3.0 * kept
-        {
-            list.push(format!(
-                "Keep connections open: with {name} a new connection costs as much CPU time as {} requests on a kept connection.",
-                number::short((full / kept).round())
-            ));
-        }
-        if let (Some(rsa), Some(ecdsa)) = (value("full-rsa", CPU, name), value("full-ecdsa", CPU, name))
-            && rsa > 1.5 * ecdsa
-        {
-            list.push(format!(
-                "Prefer ECDSA P-256 certificates to RSA-2048: a full handshake costs {name} {} times as much with RSA.",
-                number::short(rsa / ecdsa)
-            ));
-        }
-        if let (Some(full), Some(resumed)) = (value("full-ecdsa", CPU, name), value("resumed", CPU, name)) {
-            let share = (1.0 - resumed / full) * 100.0;
-            if share > 10.0 {
-                list.push(format!("Let clients resume sessions: this saves {name} {share:.0} % of the CPU time of a full ECDSA handshake."));
-            }
-        }
+    if !kept_open.is_empty() {
+        let all = kept_open.join(", ");
+        list.push(format!(
+            "Keep connections open: a new connection costs as much CPU time as this many requests on a kept connection: {all}."
+        ));
+    }
+    if !ecdsa_first.is_empty() {
+        let all = ecdsa_first.join(", ");
+        list.push(format!(
+            "Prefer ECDSA P-256 certificates to RSA-2048: with RSA, the CPU time of a full handshake is {all} as high."
+        ));
+    }
+    if !resumed_often.is_empty() {
+        let all = resumed_often.join(", ");
+        list.push(format!("Let clients resume sessions: of the CPU time of a full ECDSA handshake, this saves {all}."));
     }
     list
 }
 
 #[cfg(test)]
 mod tests {
-    use sealane_lab_report::{Figure, Part, Subject};
+    use sealane_lab_report::{Part, Subject};
 
     use super::*;
 
@@ -124,9 +153,35 @@ mod tests {
     }
 
     #[test]
+    fn the_first_to_fail_is_compared_with_the_study() {
+        let with = |haproxy: (f64, f64), nginx: (f64, f64)| {
+            let mut part = Part::new("knee-1.3", "", "");
+            for (name, (held, broke)) in [("haproxy", haproxy), ("nginx", nginx)] {
+                part.push(Figure::new(name, "knee", held, "/s").between(held, broke));
+            }
+            finding(&Page { parts: vec![part], ..Page::default() })
+        };
+        let row = with((12_000.0, 13_000.0), (14_000.0, 15_000.0));
+        assert_eq!(row.outcome, Outcome::Confirmed);
+        assert!(row.published.contains("1,100 ms") && row.published.contains("8 ms"), "{}", row.published);
+        assert_eq!(row.measured, "haproxy good at 12,000/s, bad at 13,000/s; nginx good at 14,000/s, bad at 15,000/s");
+        assert_eq!(with((14_000.0, 15_000.0), (12_000.0, 13_000.0)).outcome, Outcome::Contradicted);
+        assert_eq!(with((12_000.0, 14_500.0), (14_000.0, 15_000.0)).outcome, Outcome::Undecided);
+        assert_eq!(finding(&page()).outcome, Outcome::NotMeasured);
+    }
+
+    #[test]
     fn advice_is_given_only_where_it_follows() {
         let list = advice(&page());
         assert_eq!(list.len(), 1, "{list:?}");
-        assert!(list[0].contains("nginx a new connection costs as much CPU time as 18 requests"), "{list:?}");
+        assert!(list[0].ends_with("requests on a kept connection: 18 requests (nginx)."), "{list:?}");
+
+        let mut page = page();
+        page.parts[0].push(Figure::new("haproxy", CPU, 50.0, "µs"));
+        page.parts[1].push(Figure::new("haproxy", CPU, 700.0, "µs"));
+        page.subjects.push(Subject { name: "haproxy".into(), ..Subject::default() });
+        let list = advice(&page);
+        assert_eq!(list.len(), 1, "one sentence for all: {list:?}");
+        assert!(list[0].ends_with("18 requests (nginx), 14 requests (haproxy)."), "{list:?}");
     }
 }

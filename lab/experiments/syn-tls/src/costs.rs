@@ -2,6 +2,7 @@
 
 use crate::place::{Certificates, KEYS, Place};
 use crate::ways::{Client, WAYS, bare};
+use sealane_connect::Cookie;
 use sealane_lab_emulator::{LinkConfig, Seen, Towards};
 use sealane_lab_harness::rounds::{Quiet, Resumed};
 use sealane_lab_harness::{Bench, Sample};
@@ -15,7 +16,7 @@ pub fn messages(bench: &mut Bench<'_>, part: &mut Part, certificates: &Certifica
     let place = Place::new(bench, certificates, &LinkConfig { trace: true, ..LinkConfig::with_rtt(RTT) })?;
     for (key, (to, _)) in place.gateways.iter().enumerate() {
         for way in WAYS.iter().filter(|w| !w.early && !w.quic) {
-            let connector = way.connector(&certificates.der[key])?;
+            let connector = way.connector(&certificates.der[key], Cookie::Ask)?;
             let client = Client::Tcp(Box::new(connector.clone()));
             place.link.client().run(|| way.prime(&client, *to))??;
             std::thread::sleep(RTT * 3);

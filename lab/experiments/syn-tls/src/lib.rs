@@ -2,6 +2,7 @@
 
 mod costs;
 mod distances;
+mod first;
 mod loss;
 mod place;
 mod quic;
@@ -11,7 +12,7 @@ mod ways;
 
 use sealane_lab_emulator::{Link, LinkConfig};
 use sealane_lab_harness::{Bench, Experiment, Options, Spec};
-use sealane_lab_report::Page;
+use sealane_lab_report::{Finding, Page};
 use std::time::Duration;
 
 /// The experiment.
@@ -44,10 +45,15 @@ impl Experiment for SynTls {
     fn conclude(&self, page: &mut Page) {
         verdict::conclude(page);
     }
+
+    fn finding(&self, page: &Page) -> Option<Finding> {
+        Some(verdict::finding(page))
+    }
 }
 
 fn parts(bench: &mut Bench<'_>, certificates: &place::Certificates) -> anyhow::Result<()> {
     bench.part("distances", |b, p| distances::measure(b, p, certificates))?;
+    bench.part("first-contact", |b, p| first::measure(b, p, certificates))?;
     bench.part("messages", |b, p| costs::messages(b, p, certificates))?;
     bench.part("cpu", |b, p| costs::cpu(b, p, certificates))?;
     bench.part("loss", |b, p| loss::measure(b, p, certificates))

@@ -2,9 +2,10 @@
 
 use crate::place::{Certificates, Place};
 use crate::ways::{Client, EMBEDDED_13, SEQUENTIAL_13, WAYS, Way};
+use anyhow::Context;
 use sealane_lab_emulator::LinkConfig;
 use sealane_lab_harness::Bench;
-use sealane_lab_report::{Axis, Figure, Part};
+use sealane_lab_report::{Axis, Figure, Part, stats};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, certificates: &Certificat
         }
         for (way, times) in ways.iter().zip(&mut times) {
             times.sort_by(f64::total_cmp);
-            let (mean, half) = mean(times);
+            let (mean, half) = stats::mean(times).context("loss_attempts must be at least 2")?;
             part.push(
                 Figure::new(way.name, MEASURE, mean, "ms")
                     .between(mean - half, mean + half)
@@ -64,12 +65,4 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, certificates: &Certificat
 fn timed(client: &Client, to: SocketAddr) -> f64 {
     let begun = std::time::Instant::now();
     client.once(to, false).map_or_else(|_| begun.elapsed().as_secs_f64() * 1e3, |t| t.handshake)
-}
-
-/// The mean and half its 95 % interval.
-fn mean(values: &[f64]) -> (f64, f64) {
-    let n = values.len().max(2) as f64;
-    let mean = values.iter().sum::<f64>() / n;
-    let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / (n - 1.0);
-    (mean, 1.96 * (variance / n).sqrt())
 }

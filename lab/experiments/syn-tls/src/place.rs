@@ -1,5 +1,6 @@
 //! Where it is measured: a link, a gateway at its far end, certificates.
 
+use crate::distances::OverLink;
 use anyhow::Context;
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RsaKeySize};
 use rustls::pki_types::CertificateDer;
@@ -7,6 +8,7 @@ use sealane_lab_emulator::{Link, LinkConfig};
 use sealane_lab_harness::Bench;
 use sealane_lab_harness::process::{Launch, Running};
 use sealane_lab_harness::workspace::Workspace;
+use sealane_lab_report::Figure;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -46,7 +48,29 @@ pub struct Place {
 }
 
 impl Place {
+    /// Gateways in their default mode, with cookies.
     pub fn new(bench: &mut Bench<'_>, certificates: &Certificates, config: &LinkConfig) -> anyhow::Result<Self> {
+        Self::with(bench, certificates, config, "cookie", &KEYS)
+    }
+
+    /// A gateway that takes data in the SYN of clients that it does not know. It needs an ECDSA certificate for that.
+    pub fn open(bench: &mut Bench<'_>, certificates: &Certificates, config: &LinkConfig) -> anyhow::Result<Self> {
+        Self::with(bench, certificates, config, "open", &KEYS[..1])
+    }
+
+    /// What was measured, what the link says of itself, and why it is void if it is.
+    pub fn finish(self, figures: Vec<Figure>) -> OverLink {
+        let report = self.link.finish();
+        (figures, report.to_string().lines().next().unwrap_or_default().to_owned(), report.void_for_medians())
+    }
+
+    fn with(
+        bench: &mut Bench<'_>,
+        certificates: &Certificates,
+        config: &LinkConfig,
+        mode: &str,
+        keys: &[&str],
+    ) -> anyhow::Result<Self> {
         let program =
             bench.programs.first().context("there is no sealane: build it, or name it with --subject sealane=PATH")?;
         let (name, path) = (program.name.clone(), program.path.clone());
@@ -55,7 +79,7 @@ impl Place {
             side.set_sysctl("net.ipv4.tcp_fastopen", "3")?;
         }
         let mut gateways = Vec::new();
-        for (i, key) in KEYS.iter().enumerate() {
+        for (i, key) in keys.iter().enumerate() {
             let address = SocketAddr::new(link.server().address().into(), FIRST_PORT + i as u16);
             let pem = certificates.workspace.path().join(format!("syn-{i}.pem"));
             let body = "x".repeat(BODY);
@@ -68,6 +92,8 @@ impl Place {
                 "16KiB",
                 "--lanes",
                 "1",
+                "--syn-tls",
+                mode,
                 "--body",
                 &body,
             ]

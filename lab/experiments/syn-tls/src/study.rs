@@ -6,7 +6,8 @@ use anyhow::Context;
 use sealane_lab_harness::study::data;
 use sealane_lab_report::{Figure, Part, Source};
 
-const RSA: usize = 1;
+/// The study's key among [`crate::place::KEYS`].
+pub const RSA: usize = 1;
 
 pub fn beside(part: &mut Part) -> anyhow::Result<()> {
     let study = data("sslmtcp")?;

@@ -9,7 +9,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{default_provider, kx_group::X25519};
 use rustls::pki_types::CertificateDer;
 use rustls::version::{TLS12, TLS13};
-use sealane_connect::{Connector, Early, Options};
+use sealane_connect::{Connector, Cookie, Early, Options};
 use sealane_lab_wire::{Trust, Verifier, Verify};
 use std::io::Read;
 use std::net::SocketAddr;
@@ -73,11 +73,11 @@ impl Way {
     pub fn client(self, certificate: &CertificateDer<'static>) -> anyhow::Result<Client> {
         Ok(match self.quic {
             true => Client::Quic(Box::new(Quic::new(certificate, self.early)?)),
-            false => Client::Tcp(Box::new(self.connector(certificate)?)),
+            false => Client::Tcp(Box::new(self.connector(certificate, Cookie::Ask)?)),
         })
     }
 
-    pub fn connector(self, certificate: &CertificateDer<'static>) -> anyhow::Result<Connector> {
+    pub fn connector(self, certificate: &CertificateDer<'static>, cookie: Cookie) -> anyhow::Result<Connector> {
         let mut roots = RootCertStore::empty();
         roots.add(certificate.clone())?;
         let provider = CryptoProvider { kx_groups: vec![X25519], ..default_provider() };
@@ -90,6 +90,7 @@ impl Way {
             versions: vec![if self.tls13 { &TLS13 } else { &TLS12 }],
             provider: Some(provider),
             embed: self.embed,
+            cookie,
             resumption: self.early,
             early_data: self.early,
             ..Options::with_roots(roots)
@@ -103,6 +104,11 @@ impl Way {
             client.once(to, self.early)?;
         }
         Ok(())
+    }
+
+    /// One connection of a client that has neither a cookie nor a ticket, and knows nothing of the path.
+    pub fn first_contact(self, certificate: &CertificateDer<'static>, to: SocketAddr) -> anyhow::Result<Timed> {
+        self.timed(&Client::Tcp(Box::new(self.connector(certificate, Cookie::None)?)), to)
     }
 
     /// One connection that went as this way says; others are an error.

@@ -2,8 +2,8 @@
 
 use anyhow::anyhow;
 use sealane_lab_harness::Bench;
-use sealane_lab_report::{Figure, Part, Source};
-use sealane_lab_stacks::ceiling;
+use sealane_lab_report::{Figure, Part};
+use sealane_lab_stacks::atomics;
 use sealane_lab_stacks::study::{Machine, meeting_cases};
 use sealane_lab_stacks::wire::Case;
 
@@ -11,16 +11,28 @@ use crate::Stacks;
 
 /// Lock calls of a resumed handshake on the server's side.
 pub const LOCKS_RESUMED: &str = "lock calls, resumed, server";
-/// What the hottest shared lock lets through.
-pub const CEILING: &str = "ceiling by the hottest lock, resumed";
+/// Calls of the most used lock, for `kind` (full, resumed) and `test` (server, client).
+pub fn hottest(kind: &str, test: &str) -> String {
+    format!("hottest lock, {kind}, {test}")
+}
+
+/// Lock calls of all locks.
+pub fn calls(kind: &str, test: &str) -> String {
+    format!("lock calls, {kind}, {test}")
+}
+
+/// Those of them that exclude all other threads: mutexes, spin locks, and read-write locks taken to write.
+pub fn exclusive(kind: &str, test: &str) -> String {
+    format!("exclusive lock calls, {kind}, {test}")
+}
 
 pub fn count(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow::Result<()> {
     let cpus = Machine::this().cpus;
-    let atomics = ceiling::calibrate(cpus);
-    part.push(Figure::new("this machine", "atomic, alone", atomics.alone_ns, "ns"));
-    part.push(Figure::new("this machine", "atomic, contended", atomics.contended_ns, "ns"));
-    if !atomics.met() {
-        part.note(ceiling::NOBODY_MET);
+    let cost = atomics::calibrate(cpus);
+    part.push(Figure::new("this machine", "atomic, alone", cost.alone_ns, "ns"));
+    part.push(Figure::new("this machine", "atomic, contended", cost.contended_ns, "ns"));
+    if !cost.met() {
+        part.note(atomics::NOBODY_MET);
     }
     let mut why_not = None;
     for built in &stacks.built {
@@ -37,12 +49,11 @@ pub fn count(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow:
                 Ok(locks) => {
                     let n = locks.handshakes;
                     let of = |measure: &str, value| Figure::new(name, measure, value, "").samples(n);
-                    part.push(of(&format!("lock calls, {kind}, {test}"), locks.calls));
-                    part.push(of(&format!("hottest lock, {kind}, {test}"), locks.hottest));
+                    part.push(of(&calls(kind, test), locks.calls));
+                    part.push(of(&hottest(kind, test), locks.hottest));
+                    let shared = locks.kinds.get("read").copied().unwrap_or_default();
+                    part.push(of(&exclusive(kind, test), locks.kinds.values().sum::<f64>() - shared));
                     if test == "server" && resumed {
-                        if let Some(rate) = ceiling::handshakes_per_second(locks.hottest, &atomics) {
-                            part.push(Figure::new(name, CEILING, rate, "/s").from(Source::Extrapolated));
-                        }
                         let places: Vec<String> = locks
                             .places
                             .iter()
@@ -97,7 +108,10 @@ pub fn count(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow:
     for test in ["server", "client"] {
         let two = |what: &str| [format!("{what}, full, {test}"), format!("{what}, resumed, {test}")];
         let measures: Vec<String> =
-            ["lock calls", "LOCK instructions", "instructions", "hottest lock"].iter().flat_map(|w| two(w)).collect();
+            ["lock calls", "LOCK instructions", "instructions", "hottest lock", "exclusive lock calls"]
+                .iter()
+                .flat_map(|w| two(w))
+                .collect();
         let measures: Vec<&str> = measures.iter().map(String::as_str).collect();
         part.bars(&format!("Lock calls per handshake, the {test}"), &measures[..2], "lower");
         part.bars(&format!("LOCK-prefixed instructions per handshake, the {test}"), &measures[2..4], "lower");
@@ -116,10 +130,7 @@ pub fn count(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow:
         );
         part.table(&title, &waiting);
     }
-    part.table(
-        "The ceiling, and the cost of the atomic operations from which it is computed",
-        &[CEILING, "atomic, alone", "atomic, contended"],
-    );
+    part.table("The cost of an atomic addition", &["atomic, alone", "atomic, contended"]);
     part.note("Counted: read-write locks, mutexes and spin locks of pthread. Rust's own locks are not pthread calls; they appear as LOCK instructions. The figures include the exchange of 64 bytes and the end of the connection.");
     if part.figures.is_empty() { Err(anyhow!("nothing could be counted")) } else { Ok(()) }
 }

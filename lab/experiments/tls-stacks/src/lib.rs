@@ -1,6 +1,7 @@
 //! The experiment `tls-stacks`: what `sealane-lab stacks` builds, as a page of the report, the study's figures beside.
 
 mod counts;
+mod model;
 mod scaling;
 mod speed;
 mod verdict;
@@ -9,7 +10,7 @@ use std::cell::RefCell;
 
 use anyhow::anyhow;
 use sealane_lab_harness::{Bench, Experiment, Options, Spec};
-use sealane_lab_report::{Fact, Figure, Page, Part, Subject};
+use sealane_lab_report::{Fact, Figure, Finding, Page, Part, Subject};
 use sealane_lab_stacks::builder::{Builder, Built};
 use sealane_lab_stacks::catalogue;
 use sealane_lab_stacks::elf::Images;
@@ -86,6 +87,7 @@ impl Experiment for TlsStacks {
         bench.part("cost", |b, p| speed::cost(b, p, &stacks))?;
         bench.part("profile", |b, p| speed::profile(b, p, &stacks))?;
         bench.part("scaling", |b, p| scaling::scaling(b, p, &stacks))?;
+        bench.part("model", |b, p| model::model(&b.page, p))?;
         bench.part("bulk", |b, p| speed::bulk(b, p, &stacks))?;
         bench.part("features", |_, p| features(p, &stacks))?;
         Ok(())
@@ -93,6 +95,10 @@ impl Experiment for TlsStacks {
 
     fn conclude(&self, page: &mut Page) {
         verdict::conclude(page);
+    }
+
+    fn finding(&self, page: &Page) -> Option<Finding> {
+        Some(verdict::finding(page))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Handshakes over threads: what was measured, the fitted curve with its interval, and where growth must end.
+//! Handshakes over threads: what was measured, and the fitted curve with its interval.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +10,9 @@ use sealane_lab_stacks::study::Machine;
 use sealane_lab_stacks::wire::Case;
 use serde_json::Value;
 
+use crate::Stacks;
 use crate::speed::rounds;
 use crate::verdict::ENOUGH;
-use crate::{Stacks, counts};
 
 /// What is run at each number of threads.
 struct Kind {
@@ -29,7 +29,6 @@ const KINDS: [Kind; 4] = [
     Kind { measure: "resumed, light locks", resumed: true, light: true, own_context: false },
     Kind { measure: "resumed, own contexts", resumed: true, light: false, own_context: true },
 ];
-const AT_MOST: &str = "resumed, upper limit";
 
 /// A stack's rates, round by round, at each number of threads.
 type Curves = BTreeMap<String, Vec<(f64, Vec<f64>)>>;
@@ -70,7 +69,6 @@ pub fn scaling(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyho
         }
         part.grid(&format!("Handshakes per second, {measure}, by threads"), measure, "threads");
     }
-    limits(bench, part, stacks, to);
     published(part)?;
     if (cpus as f64) < ENOUGH {
         part.note(format!(
@@ -116,56 +114,6 @@ fn fit(part: &mut Part, curves: &Curves, measure: &str, to: f64) {
     }
     if let Some(why) = refused {
         part.note(format!("{measure}: no curve is fitted ({why})."));
-    }
-}
-
-/// What can be said where nobody measured: growth as straight as one thread promises, up to what the hottest lock lets
-/// through.
-fn limits(bench: &Bench<'_>, part: &mut Part, stacks: &Stacks, to: f64) {
-    let straight = format!("resumed, {to} threads, if growth is linear");
-    for built in &stacks.built {
-        let name = &built.stack.name;
-        let one = part.of(RESUMED).find(|f| f.subject == *name && f.x == Some(1.0)).map(|f| f.value);
-        let Some(one) = one else { continue };
-        let ceilings = bench.page.part("counts").and_then(|p| p.of(counts::CEILING).find(|f| f.subject == *name));
-        let ceiling = ceilings.map(|f| f.value);
-        let beyond = |measure: &str, value| Figure::new(name, measure, value, "/s").from(Source::Extrapolated);
-        part.push(beyond(&straight, one * to));
-        let most = ceiling.unwrap_or(f64::INFINITY);
-        if let Some(ceiling) = ceiling {
-            part.push(beyond(counts::CEILING, ceiling));
-        }
-        let mut corners = vec![1.0, to];
-        if (1.0..to).contains(&(most / one)) {
-            corners.insert(1, most / one);
-        }
-        for n in corners {
-            part.push(beyond(AT_MOST, (one * n).min(most)).at(n));
-        }
-    }
-    if part.of(AT_MOST).next().is_none() {
-        return;
-    }
-    beside(part);
-    let title = "Upper limit of resumed handshakes per second: linear growth, up to the limit of the most used lock. \
-        Hollow points: the study's end-to-end connections per second (HAProxy, 64 Arm cores; two handshakes each)";
-    part.lines(title, AT_MOST, Axis::log("threads"), Axis::log("per second, extrapolated"));
-    part.table("Resumed handshakes per second, extrapolated", &[straight.as_str(), counts::CEILING]);
-    part.note(
-        "Here, a thread does both sides of each handshake. A server whose clients are on other machines reaches its \
-         ceiling with fewer threads. A library without a shared lock has no ceiling here, but its atomics may limit \
-         it.",
-    );
-}
-
-/// The study's resumed throughputs with the libraries' own locks, at its number of threads.
-fn beside(part: &mut Part) {
-    let Ok(study) = sealane_lab_harness::study::data("ssl-stacks") else { return };
-    let resumed = &study["resumed_end_to_end_connections_per_second_64_threads"]["default locks"];
-    for (stack, value) in resumed.as_object().into_iter().flatten() {
-        if let Some(rate) = value.as_f64() {
-            part.push(Figure::new(&format!("study: {stack}"), AT_MOST, rate, "/s").at(64.0).from(Source::Published));
-        }
     }
 }
 

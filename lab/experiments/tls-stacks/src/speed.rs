@@ -20,6 +20,10 @@ pub const SERVER_FULL: &str = "server, full, ECDSA P-256";
 const JOULES: &str = "joules per million full handshakes, both sides, the whole machine";
 /// The same, resumed.
 pub const SERVER_RESUMED: &str = "server, resumed";
+/// The same, of the client's side.
+pub const CLIENT_RESUMED: &str = "client, resumed";
+/// The server's side with an RSA-2048 certificate.
+pub const SERVER_FULL_RSA: &str = "server, full, RSA-2048";
 
 fn sample(stacks: &Stacks, built: &Built, case: &Case, seconds: f64, light: bool) -> anyhow::Result<Sample> {
     let energy = Energy::now();

@@ -20,25 +20,15 @@ const WAIT_LIMIT: Duration = Duration::from_secs(15);
 /// A line for each way, a chart for each server.
 pub fn measure(bench: &mut Bench<'_>, part: &mut Part, workspace: &Workspace) -> anyhow::Result<()> {
     let mut servers: Vec<String> = Vec::new();
+    let runs = (bench.size("distance_rounds")?, bench.size("distance_attempts")?);
     for rtt in bench.sizes::<f64>("rtts")? {
         let config = LinkConfig::at_distance(Duration::from_secs_f64(rtt / 1e3));
-        // A link that was off says so only at its end; then all that went over it is void, and is tried again.
-        for attempt in 1..=bench.options.tries.max(1) {
-            let (all, said, void) = over(bench, part, workspace, &config)?;
-            bench.say(&format!("   {said}"));
-            if let Some(why) = void {
-                let what = format!("round trip of {rtt} ms, attempt {attempt}");
-                part.voids.push(Void { subject: "the link".into(), what, why });
-                continue;
+        let all = on_link(bench, part, workspace, &config, &format!("{rtt} ms"), runs)?;
+        for server in all.iter().flatten() {
+            keep(part, server, rtt);
+            if !servers.contains(&server.name) {
+                servers.push(server.name.clone());
             }
-            bench.page.settings.push(Fact::new(format!("Link at {rtt} ms"), said));
-            for server in &all {
-                keep(part, server, rtt);
-                if !servers.contains(&server.name) {
-                    servers.push(server.name.clone());
-                }
-            }
-            break;
         }
     }
     anyhow::ensure!(!servers.is_empty(), "the link never had the requested RTT, see the void runs");
@@ -47,6 +37,30 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, workspace: &Workspace) ->
         part.lines(&format!("Total of one request on a new connection to {server}"), &distance_measure(server), x, y);
     }
     Ok(())
+}
+
+/// So many rounds of so many attempts of all ways against all servers at the far end of a link, whose round trip `what` names. A
+/// link that was off says so only at its end; then all that went over it is void, and is tried again. `None` if it was off each time.
+pub fn on_link(
+    bench: &mut Bench<'_>,
+    part: &mut Part,
+    workspace: &Workspace,
+    config: &LinkConfig,
+    what: &str,
+    runs: (usize, usize),
+) -> anyhow::Result<Option<Vec<Of>>> {
+    for attempt in 1..=bench.options.tries.max(1) {
+        let (all, said, void) = over(bench, part, workspace, config, runs)?;
+        bench.say(&format!("   {said}"));
+        if let Some(why) = void {
+            let what = format!("round trip of {what}, attempt {attempt}");
+            part.voids.push(Void { subject: "the link".into(), what, why });
+            continue;
+        }
+        bench.page.settings.push(Fact::new(format!("Link at {what}"), said));
+        return Ok(Some(all));
+    }
+    Ok(None)
 }
 
 fn keep(part: &mut Part, server: &Of, rtt: f64) {
@@ -59,8 +73,15 @@ fn keep(part: &mut Part, server: &Of, rtt: f64) {
 /// One link's figures, what the link says of itself, and why it is void if it is.
 type OverLink = (Vec<Of>, String, Option<String>);
 
-fn over(bench: &Bench<'_>, part: &mut Part, workspace: &Workspace, config: &LinkConfig) -> anyhow::Result<OverLink> {
-    let link = Link::up(config)?;
+fn over(
+    bench: &Bench<'_>,
+    part: &mut Part,
+    workspace: &Workspace,
+    config: &LinkConfig,
+    (rounds, attempts): (usize, usize),
+) -> anyhow::Result<OverLink> {
+    // Servers start, and the link is examined, without loss.
+    let mut link = Link::up(&LinkConfig { loss: 0.0, ..config.clone() })?;
     let address = IpAddr::V4(link.server().address());
     let site =
         Site { early_data: true, group: Group::P256, logs: bench.size("logs")?, address, ..Site::new(Answer::Respond) };
@@ -76,9 +97,10 @@ fn over(bench: &Bench<'_>, part: &mut Part, workspace: &Workspace, config: &Link
         link.server().wait_for_port(prepared.address, WAIT_LIMIT)?;
         at.push((program.name.clone(), prepared.address));
     }
-    let (rounds, attempts) = (bench.size("distance_rounds")?, bench.size("distance_attempts")?);
+    link.set(config)?;
     let all = attempt_all(bench, part, &at, rounds, attempts, &mut |attempts| link.client().run(attempts)?)?;
     drop(running);
+    link.set(&LinkConfig { loss: 0.0, ..config.clone() })?;
     let report = link.finish();
     Ok((all, report.to_string().lines().next().unwrap_or_default().to_owned(), report.void_for_medians()))
 }

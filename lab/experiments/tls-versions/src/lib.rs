@@ -2,13 +2,14 @@
 //! NGINX and Sealane; the study's twenty rows beside it.
 
 mod distance;
+mod loss;
 mod measure;
 mod study;
 mod verdict;
 
 use sealane_lab_harness::workspace::Workspace;
 use sealane_lab_harness::{Bench, Experiment, Spec};
-use sealane_lab_report::Page;
+use sealane_lab_report::{Finding, Page};
 
 /// The experiment.
 #[derive(Debug)]
@@ -36,10 +37,15 @@ impl Experiment for TlsVersions {
     fn conclude(&self, page: &mut Page) {
         verdict::conclude(page);
     }
+
+    fn finding(&self, page: &Page) -> Option<Finding> {
+        Some(verdict::finding(page))
+    }
 }
 
 fn parts(bench: &mut Bench<'_>, workspace: &Workspace) -> anyhow::Result<()> {
     bench.part("loopback", |b, p| measure::loopback(b, p, workspace))?;
     bench.part("distance", |b, p| distance::measure(b, p, workspace))?;
+    bench.part("loss", |b, p| loss::measure(b, p, workspace))?;
     bench.part("study", |_, p| study::rows(p))
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use sealane_lab_harness::process::{Launch, Running, tail};
-use sealane_lab_harness::rounds::{Quiet, Sample};
+use sealane_lab_harness::rounds::{Quiet, Resumed, Sample};
 use sealane_lab_harness::{Bench, Program};
 use sealane_lab_report::Part;
 use sealane_sys::netlink::Netlink;
@@ -56,7 +56,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part) -> anyhow::Result<()> {
         bench.show_configuration(kind, &place.configuration(is_ours, 0));
     }
     let names = CASES.map(|(name, ..)| name.to_owned());
-    let held = bench.rounds(part, &names, rounds, Quiet::Indifferent, |i, _| {
+    let held = bench.rounds(part, &names, rounds, Quiet::Indifferent, Resumed::Part, |i, _| {
         let (_, is_ours, end) = CASES[i];
         Ok(Sample::of(WITHOUT, place.lose(is_ours, end)?.as_secs_f64()))
     })?;

@@ -9,7 +9,7 @@ mod world;
 
 use sealane_lab_harness::programs::look_up;
 use sealane_lab_harness::{Bench, Experiment, Options, Spec};
-use sealane_lab_report::Page;
+use sealane_lab_report::{Finding, Page};
 use sealane_sys::netns::NetNs;
 use world::{Seal, Wire, World};
 
@@ -54,6 +54,10 @@ impl Experiment for Tunnel {
 
     fn conclude(&self, page: &mut Page) {
         verdict::conclude(page);
+    }
+
+    fn finding(&self, page: &Page) -> Option<Finding> {
+        Some(verdict::finding(page))
     }
 }
 

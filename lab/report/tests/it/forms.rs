@@ -72,6 +72,30 @@ fn the_page_loads_nothing_and_runs_nothing() {
 }
 
 #[test]
+fn the_first_screen_has_a_row_for_each_study() {
+    let report = report();
+    let page = html::page(&report);
+    let table = page.find("class='words findings'").expect("the table of the studies");
+    assert!(table < page.find("class=verdict").unwrap(), "before the verdict");
+    let rows = &page[table..table + page[table..].find("</table>").unwrap()];
+    for said in [
+        "<a href='#proxies'>HAProxy &amp; NGINX</a><td>haproxy fails first.<td data-of=published>HAProxy fails first\
+         <td data-of=here>1,000/s &lt; 2,000/s<td><b class=confirmed>confirmed</b>",
+        "<a href='#tunnel'>OpenVPN DCO</a><td>This run did not measure it.<td data-of=published>3.6 times\
+         <td data-of=here>–<td><b class=open>not measured</b>",
+    ] {
+        assert!(rows.contains(said), "{said}\n{rows}");
+    }
+    // A report of a version without findings has no table.
+    let mut old = report;
+    old.pages.iter_mut().for_each(|page| page.finding = None);
+    assert!(!html::page(&old).contains("class='words findings'"));
+    let json = serde_json::to_string(&old).unwrap();
+    assert!(!json.contains("\"finding\""), "{json}");
+    assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), old);
+}
+
+#[test]
 fn tags_that_must_be_closed_are() {
     let page = html::page(&report());
     for tag in ["svg", "table", "figure", "div", "section", "details", "pre", "text", "ul", "nav", "h2", "h3", "small"]
@@ -91,6 +115,9 @@ fn the_terminal_tells_the_same() {
         "left out: nobody here speaks it",
         "not run here: no /dev/net/tun",
         "1 void",
+        "HAProxy & NGINX: confirmed",
+        "here: 1,000/s < 2,000/s",
+        "OpenVPN DCO: not measured",
     ] {
         assert!(text.contains(said), "{said}\n{text}");
     }

@@ -1,7 +1,9 @@
 //! The report that the tests look at.
 
 use sealane_lab_report::usl::Fit;
-use sealane_lab_report::{Axis, Fact, Figure, Machine, Page, Part, Report, Source, Study, Subject, Void};
+use sealane_lab_report::{
+    Axis, Fact, Figure, Finding, Machine, Outcome, Page, Part, Report, Source, Study, Subject, Void,
+};
 
 fn cost() -> Part {
     let mut part = Part::new("cost", "What a handshake costs", "connect, handshake, close");
@@ -60,6 +62,11 @@ pub fn report() -> Report {
         title: "Proxies".into(),
         question: "Which & why?".into(),
         verdict: "sealane 150 µs, nginx 211 µs.".into(),
+        finding: Some(Finding::new("HAProxy & NGINX", "HAProxy fails first").found(
+            "haproxy fails first.",
+            "1,000/s < 2,000/s",
+            Outcome::Confirmed,
+        )),
         method: vec!["Rounds.".into()],
         subjects: subjects.into(),
         settings: vec![Fact::new("TLS", "1.3")],
@@ -69,6 +76,8 @@ pub fn report() -> Report {
         command: "sealane-lab run proxies".into(),
         ..Page::default()
     };
+    let mut tunnel = Page::cannot("tunnel", "The tunnel", "How fast?", "no /dev/net/tun");
+    tunnel.finding = Some(Finding::new("OpenVPN DCO", "3.6 times"));
     Report {
         format: 1,
         tool: "sealane-lab 0.1.0".into(),
@@ -79,6 +88,6 @@ pub fn report() -> Report {
         seconds: 61.0,
         machine: Machine { cpu: "A CPU".into(), cpus: 2, facts: vec![Fact::new("Kernel", "Linux 6.18")] },
         command: "sealane-lab run all".into(),
-        pages: vec![page, Page::cannot("tunnel", "The tunnel", "How fast?", "no /dev/net/tun")],
+        pages: vec![page, tunnel],
     }
 }

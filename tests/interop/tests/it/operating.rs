@@ -8,7 +8,7 @@ use sealane_interop::http::Message;
 use sealane_interop::site::Site;
 use sealane_interop::{WAIT_LIMIT, binary, ports};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// Runs `sealane serve` with an admin socket.

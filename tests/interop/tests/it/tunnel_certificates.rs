@@ -130,7 +130,12 @@ fn a_list_of_version_1_counts_if_the_ca_has_signed_it() {
     ask("ca -config ca.cnf -cert other.crt -keyfile other.key -gencrl -out vpn/crl.pem");
     let checked = world.sealane(End::Server, &["check", "-c", "vpn/tunnel.toml"], b"");
     assert_eq!(checked.code, Some(1), "{}", checked.all());
-    assert!(checked.all().contains("none of the CAs has signed it"), "{}", checked.all());
+    let why = "crl.pem: a revocation list cannot be used: its X.509 version is 1, and none of the CAs has signed it";
+    assert!(checked.all().contains(why), "{}", checked.all());
+    // The gateway that serves sees the file, too.
+    assert!(said(&server, "crl.pem: the revocation list in use stays"), "{}", server.log());
+    assert!(said(&server, "none of the CAs has signed it"), "{}", server.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
 }
 
 /// `verify_x509_name` in its three forms; a reload changes it.

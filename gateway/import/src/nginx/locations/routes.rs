@@ -220,7 +220,7 @@ fn of_branch<'d>(
     let place = site.blamed(decision).place.clone();
     let mut entries: Vec<Entry> = Vec::new();
     // Where entries begin that have exceptions, how many these are, and the exceptions.
-    let mut excepted: Vec<(usize, usize, &[(String, String)])> = Vec::new();
+    let mut excepted = Vec::new();
     let mut rewritten = None;
     let mut access = Access::default();
     // The locations that NGINX has selected, one after the other.

@@ -356,15 +356,12 @@ impl Server {
         self.update_options(&before);
     }
 
-    /// The file of revocation lists has changed.
-    pub(super) fn take_lists(&mut self, lists: &[Vec<u8>]) {
-        match self.settings.tunnel.with_lists(lists) {
-            Ok(tunnel) => {
-                let settings = self.settings.with_tunnel(tunnel);
-                self.reload(settings);
-            }
-            Err(e) => log::error!("tunnel: the revocation list in use stays; the changed file is refused: {e:#}"),
-        }
+    /// The file of revocation lists has changed. The error says why the lists in use stay.
+    pub(super) fn take_lists(&mut self, lists: &[Vec<u8>]) -> Result<(), String> {
+        let tunnel = self.settings.tunnel.with_lists(lists).map_err(|e| format!("{e:#}"))?;
+        let settings = self.settings.with_tunnel(tunnel);
+        self.reload(settings);
+        Ok(())
     }
 
     /// Sends changed options to connected clients that support PUSH_UPDATE.

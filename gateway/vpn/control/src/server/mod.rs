@@ -77,8 +77,8 @@ const MAX_TURN: usize = 64;
 pub enum AdminCommand {
     /// New settings.
     Reload(Box<Settings>),
-    /// Revocation lists (DER), in the place of those of `crl`.
-    Lists(Vec<Vec<u8>>),
+    /// Revocation lists (DER), in the place of those of `crl`; the answer says why they are refused.
+    Lists(Vec<Vec<u8>>, oneshot::Sender<Result<(), String>>),
     /// Open the log's file anew.
     Reopen,
     /// Do something to connected clients; the answer says to how many, or why not.
@@ -270,7 +270,10 @@ pub async fn serve(
             }
             command = commands.recv() => match command {
                 Some(AdminCommand::Reload(settings)) => server.reload(*settings),
-                Some(AdminCommand::Lists(lists)) => server.take_lists(&lists),
+                Some(AdminCommand::Lists(lists, asker)) => {
+                    // It fails only if the caller has gone.
+                    let _ = asker.send(server.take_lists(&lists));
+                }
                 Some(AdminCommand::Reopen) => {
                     let path = server.settings.log.clone();
                     server.log.reopen(path.as_deref());

@@ -394,7 +394,10 @@ impl Core {
             let key_id = peer.keys.peek(crate::plane::KeySlot::Primary).map_or(0, |(id, _)| id);
             shared.sink.event(Event::KeyExhausted { peer: id, key_id });
         }
-        peer.last_out = now;
+        // What was dropped keeps nobody alive.
+        if sent > 0 {
+            peer.last_out = now;
+        }
         if counted {
             peer.stats.tx_packets.add(sent);
             peer.stats.tx_bytes.add(inner_bytes);

@@ -502,7 +502,7 @@ impl Service for Lane {
             Message::PeerNew(new, stats) => self.peer_new(cx, *new, stats),
             Message::PeerSet(id, set) => match self.core.peers.get_mut(&id) {
                 Some(peer) => {
-                    peer.set(*set);
+                    peer.set(*set, cx.now());
                     self.core.arm(cx, id);
                 }
                 None => self.core.fail(id),

@@ -54,7 +54,7 @@ pub(super) struct Peer {
 impl Peer {
     pub(super) fn new(about: PeerNew, stats: Arc<PeerStats>, now: Millis, generation: u32) -> Self {
         Self {
-            buckets: Buckets::new(about.rates),
+            buckets: Buckets::new(about.rates, now),
             about,
             keys: KeySlots::default(),
             stats,
@@ -66,7 +66,7 @@ impl Peer {
         }
     }
 
-    pub(super) fn set(&mut self, set: PeerSet) {
+    pub(super) fn set(&mut self, set: PeerSet, now: Millis) {
         let about = &mut self.about;
         about.remote = set.remote.unwrap_or(about.remote);
         about.local = set.local.or(about.local);
@@ -84,7 +84,7 @@ impl Peer {
         // Rates that stay go on with what is left of them.
         if let Some(rates) = set.rates.filter(|rates| *rates != about.rates) {
             about.rates = rates;
-            self.buckets = Buckets::new(rates);
+            self.buckets = Buckets::new(rates, now);
         }
     }
 

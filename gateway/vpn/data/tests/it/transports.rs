@@ -2,10 +2,12 @@
 
 use super::rig::*;
 use sealane_ovpn::data::magic::{OCC, PING};
-use sealane_ovpn::data::{Cipher, Format};
+use sealane_ovpn::data::{Cipher, Format, KeySlot};
 use sealane_tunnel::plane::{Command, Event, Keepalive, PeerNew, PeerSet, Plane, TakenSocket, Transport};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
 
 #[test]
 fn echoes_in_every_cipher_format_and_header() {
@@ -84,6 +86,32 @@ fn keep_alives_are_sent_taken_and_missed() {
             Event::PeerExpired(id) if *id == peer.id => Some(()),
             _ => None,
         });
+    });
+}
+
+/// A peer gets pings also while others send it what its rate does not let pass.
+#[test]
+fn what_is_dropped_keeps_no_peer_alive() {
+    in_namespace(|| {
+        let rig = Rig::new(1, true);
+        let (mut sender, mut peer) = (Peer::new(&rig, 1), Peer::new(&rig, 2));
+        rig.admit(&sender);
+        let mut about = peer.about();
+        about.rates.download = NonZeroU64::new(1);
+        about.keepalive = Keepalive { ping: 1, ping_restart: 0 };
+        rig.do_it(Command::PeerNew(about)).unwrap();
+        rig.install(&peer, KeySlot::Primary, &peer.key);
+        peer.socket.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+        let packet = sender.datagram(peer.ip(), &[7; 1000]);
+        let (mut got, end) = ([0; 2000], Instant::now() + WAIT_LIMIT);
+        loop {
+            assert!(Instant::now() < end, "the peer gets no ping");
+            sender.send(&packet);
+            let Ok(length) = peer.socket.recv(&mut got) else { continue };
+            if peer.open(&got[..length]) == PING && rig.total("drop_download_rate") > 0 {
+                break;
+            }
+        }
     });
 }
 
