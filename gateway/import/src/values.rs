@@ -142,7 +142,7 @@ pub(crate) fn texts(texts: &[&str], stand: Stand, any_case: bool, listed: bool) 
         Stand::End => format!("{one}{end}"),
         Stand::Anywhere if texts.len() > 1 => escaped.join("|"),
         Stand::Anywhere => one,
-        Stand::Domain => format!("(?:^|[/?.:]){one}(?:[/?.:]|$)"),
+        Stand::Domain => format!("(?:{begin}|[/?.:]){one}(?:[/?.:]|{end})"),
     };
     let flag = if any_case { "(?i)" } else { "" };
     patterns::compiles(&format!("{flag}{text}"))
@@ -189,9 +189,9 @@ mod tests {
             (Stand::Begin, ["b.c", "b.cd", "a, b.c", "a,B.Cd"], ["ab.c", "a b.c", "a; b.c", ""]),
             (Stand::End, ["b.c", "ab.c", "ab.c ,d", "a\tb.c,"], ["b.cd", "b.c d", "bxc", ""]),
             (Stand::Anywhere, ["b.c", "ab.cd", "a,B.C", "x b.c,"], ["bxc", "b,c", "b. c", ""]),
-            (Stand::Domain, ["b.c", "a.b.c", "b.c:80", "a.B.C.d"], ["ab.c", "b.cd", "bxc", ""]),
+            (Stand::Domain, ["b.c", "a.b.c,d", "b.c:80", "a, B.C ,d"], ["ab.c", "b.cd", "bxc", ""]),
         ] {
-            let text = texts(&["b.c"], stand, true, stand != Stand::Domain).unwrap();
+            let text = texts(&["b.c"], stand, true, true).unwrap();
             let expression = regex(&text);
             for value in matched {
                 assert!(expression.matches(value.as_bytes()), "{text} {value}");
@@ -206,5 +206,8 @@ mod tests {
             assert_eq!(texts(bad, Stand::Whole, false, true), None, "{bad:?}");
         }
         assert_eq!(texts(&["a."], Stand::Domain, false, false), None);
+        // `hdr_dom` compares each of the values that commas separate, `req.fhdr` the whole one.
+        let whole = texts(&["a"], Stand::Domain, false, false).unwrap();
+        assert_eq!(whole, "(?:^|[/?.:])a(?:[/?.:]|$)");
     }
 }

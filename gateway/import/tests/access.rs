@@ -515,9 +515,14 @@ fn limits_of_open_requests_are_of_their_sites() {
     let text = two_sites(zone, &limited, &limited.replace("20", "30"));
     says("nginx", &text, &["name = \"a\"", "max_requests = 30", "key = \"address\"", "ipv6_prefix = 128"]);
     assert!(report_on(&text, "limit_conn a 20").contains("in \"a\", which has the largest number and counts all requests of the zone"));
-    // By server, and for one location only.
-    let by_server = zone.replace("$binary_remote_addr", "$server_name");
-    says("nginx", &two_sites(&by_server, &limited, PASS), &["name = \"a\"", "max_requests = 20", "key = \"sni\""]);
+    // By the name in the handshake, which a client chooses: the server and the host that answer may be others.
+    let by = |key: &str| two_sites(&zone.replace("$binary_remote_addr", key), &limited, PASS);
+    says("nginx", &by("$ssl_server_name"), &["name = \"a\"", "max_requests = 20", "key = \"sni\""]);
+    for text in [by("$server_name"), by("$host"), by("${http_host}")] {
+        undecided("nginx", &text);
+        assert!(imported("nginx", &text, &[]).toml.contains("key = \"sni\""), "{text}");
+    }
+    // For one location only.
     let location = format!("{PASS} location /slow/ {{ limit_conn a 2; proxy_pass http://10.0.0.1; }}");
     says("nginx", &two_sites(zone, &location, PASS), &["concurrency_limit = [\"a\"]"]);
     // Where no request goes to a server, there is nothing to limit.

@@ -194,9 +194,19 @@ fn headers_for_pages_of_other_origins_lead_to_cors() {
         with(keys, &format!("{origin} add_header Access-Control-Allow-Headers $http_access_control_request_headers;"));
     let all = import(&other).report.undecided().join("\n");
     assert!(all.contains(&wanted), "{all}");
-    for keys in
-        ["~.* $http_origin;", "https://a.example https://b.example;", r#""~^https://(a|b\.)c\.example$" $http_origin;"#]
-    {
+    // Credentials that only preflights allow let no page read a response.
+    let preflight = format!(
+        "if ($request_method = OPTIONS) {{ {origin} add_header Access-Control-Allow-Credentials true; \
+         add_header Access-Control-Expose-Headers X-A; return 204; }} {origin}"
+    );
+    says(&with(keys, &preflight), &[&format!("cors = {{ {origins} }}")]);
+    for keys in [
+        "~.* $http_origin;",
+        "https://a.example https://b.example;",
+        r#""~^https://(a|b\.)c\.example$" $http_origin;"#,
+        // A pattern would be for more origins.
+        r#""~^https://([0-9]+\.)c\.example$" $http_origin;"#,
+    ] {
         assert!(!import(&with(keys, origin)).report.undecided().is_empty(), "{keys}");
     }
 }
@@ -468,6 +478,31 @@ fn a_server_with_names_by_an_expression_has_its_host() {
     assert!(undecided.len() == 1 && undecided[0].contains("*.apps.example.com"), "{undecided:?}");
     assert!(toml.contains("names = [\"*.apps.example.com\"]") && toml.contains("allow = [\"10.0.0.0/8\"]"), "{toml}");
     assert!(!report.to_text(true).contains("no request reaches"), "{}", report.to_text(true));
+    // Two hosts cannot have the same pattern, and names go to the first expression that matches them.
+    let Imported { toml, report, .. } = import(&http(
+        r"server { listen 80; server_name ~^a[0-9]+\.z\.example$; return 404; }
+          server { listen 80; server_name ~^[a-z]+\.z\.example$; location / { deny all; proxy_pass http://10.0.0.2; } }
+          server { listen 80; server_name b.z.example ~^a1\.z\.example$ ~^c\.z\.example$ ~^d1\.z\.example$; return 410; }",
+    ));
+    let undecided = report.undecided();
+    assert!(undecided.len() == 2 && undecided[0].contains("the import writes [\"*.z.example\"]"), "{undecided:?}");
+    assert!(undecided[1].contains("has [\"*.z.example\"] already. Write them in the place of"), "{undecided:?}");
+    for names in [
+        r#"["*.z.example", "a1.z.example", "*"]"#,
+        r#"["c.z.example", "names-of-server-2.invalid"]"#,
+        r#"["b.z.example", "d1.z.example"]"#,
+    ] {
+        assert!(toml.contains(&format!("names = {names}")), "{names}: {toml}");
+    }
+    // In NGINX, a wildcard has its names before all expressions.
+    let wild = "server { listen 80; server_name *.apps.example.com; return 404; }";
+    let Imported { report, .. } =
+        import(&server(r"~^[a-z]+\.apps\.example\.com$").replacen("server {", &format!("{wild} server {{"), 1));
+    assert!(
+        report.undecided().is_empty() && report.to_text(true).contains("a server with a wildcard"),
+        "{:?}",
+        report.undecided()
+    );
     // Other names are left to write.
     let Imported { toml, report, .. } = import(&server(r"~^x[0-9]+"));
     let undecided = report.undecided();
@@ -504,6 +539,12 @@ fn a_map_of_bad_agents_may_have_exceptions() {
         &plain("~*bot 1; GoodBot 0;"),
         &["headers.User-Agent = { regex = '(?i)^GoodBot$' }", "upstream = \"10.0.0.1\""],
     );
+    // It is enough for one of several headers, which is said.
+    let other = plain("~*goodbot 0; ~*bot 1;").replace("$http_user_agent", "$http_x_role");
+    let report = says(&other, &["headers.X-Role = { regex = '(?i)goodbot' }"]);
+    assert!(report.contains("different: map $http_x_role $bad: if a request has several"), "{report}");
+    // A text for the empty value comes before an expression that excepts it.
+    assert!(!import(&plain("'' 1; ~^$ 0; ~*bot 1;")).report.undecided().is_empty());
     let behind = plain("~*bot 1; ~*goodbot 0;");
     says(&behind, &["headers.User-Agent = { regex = '(?i)bot' }", "respond = { status = 403 }"]);
     assert!(!import(&behind).toml.contains("goodbot"), "{}", import(&behind).toml);
@@ -534,10 +575,14 @@ fn referers_are_conditions() {
     let at = |text: &str| toml.find(text).unwrap_or_else(|| panic!("{text}: {toml}"));
     assert!(at(valid) < at("'(?i)^https?://.'"), "{toml}");
     // Without the words, a request without the header, or with another value, is refused, too.
-    says(&guarded("b.example"), &["headers.Referer = { not = { regex = '.' } }", "respond = { status = 403 }"]);
-    says(&guarded("b.example"), &["headers.Referer = { regex = '.' }", "respond = { status = 403 }"]);
+    says(&guarded("b.example"), &["headers.Referer = false", "respond = { status = 403 }"]);
+    says(&guarded("b.example"), &["headers.Referer = true", "respond = { status = 403 }"]);
+    // An empty value is "blocked", and not "none".
+    assert!(!import(&guarded("none b.example")).toml.contains("headers.Referer = false"));
+    says(&guarded("none b.example"), &["headers.Referer = true", "respond = { status = 403 }"]);
     // Other words, and a list that no condition uses, are decisions.
-    for text in [guarded("none ~b"), guarded("b.example/x/"), site(&format!("valid_referers none; {PASS}"))] {
+    let sets = guarded("none b.example").replace("return 403", "set $strange 1");
+    for text in [guarded("none ~b"), guarded("b.example/x/"), site(&format!("valid_referers none; {PASS}")), sets] {
         assert!(!import(&text).report.undecided().is_empty(), "{text}");
     }
 }

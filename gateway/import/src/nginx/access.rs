@@ -371,9 +371,7 @@ fn rate_limit<'d>(
         settings.set("exempt", list(blocks), place);
     }
     match key.as_str() {
-        "sni" => {
-            import.differs_a_little(d, "rate_limit: counted by the name in the handshake (the host over plain HTTP)")
-        }
+        "sni" => counts_by_name(import, d, "rate_limit"),
         _ => import.same(d, "[[rate_limit]]"),
     }
     for n in 1.. {
@@ -435,6 +433,23 @@ fn counted_by(import: &mut Import, word: &str) -> Option<Counted> {
         },
     };
     Some(Counted { key, exempt })
+}
+
+/// Says of a zone that the result counts by the name in the handshake. NGINX counts by the server or the host that answers, and a client
+/// can choose another name in the handshake for each connection.
+fn counts_by_name(import: &mut Import, d: &Directive, table: &str) {
+    let says = format!("{table}: counted by the name in the handshake (the host over plain HTTP)");
+    match d.word(1).map(super::conditions::without_braces).as_deref() {
+        Some("$ssl_server_name") => import.differs_a_little(d, says),
+        _ => import.decide(
+            d,
+            format!(
+                "{says}. A client that chooses another name for each connection evades this limit. If the limit is not \
+                 against such clients, only remove this entry; otherwise, write key = \"address\", or max_connections in the \
+                 [[upstream]], which limits the requests of all clients together"
+            ),
+        ),
+    }
 }
 
 /// If a variable is a `map` to the client's address, or to nothing for those who are not limited: who these are. Where that is not known,
@@ -543,8 +558,7 @@ fn concurrency_limit<'d>(
 ) -> Option<String> {
     let Counted { key, exempt } = counted_by(import, d.word(1)?)?;
     match key.as_str() {
-        "sni" => import
-            .differs_a_little(d, "concurrency_limit: counted by the name in the handshake (the host over plain HTTP)"),
+        "sni" => counts_by_name(import, d, "concurrency_limit"),
         _ => import.same(d, "[[concurrency_limit]]"),
     }
     let name = if at == 0 { zone.to_owned() } else { format!("{zone}-{}", at + 1) };

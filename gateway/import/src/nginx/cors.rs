@@ -26,7 +26,8 @@ pub(super) fn is_of_cors(d: &Directive) -> bool {
 /// origins it is.
 pub(super) fn cors<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Option<(String, Place)> {
     let own: Vec<&'d Directive> = scope.all(&["add_header"]).into_iter().filter(|d| is_of_cors(d)).collect();
-    let is_origin = |d: &Directive| d.word(1).is_some_and(|n| n.eq_ignore_ascii_case("access-control-allow-origin"));
+    let is = |d: &Directive, name: &str| d.word(1).is_some_and(|n| n.eq_ignore_ascii_case(name));
+    let is_origin = |d: &Directive| is(d, "access-control-allow-origin");
     let origin = own.iter().copied().find(|d| is_origin(d))?;
     let variable = only_variable(origin.word(2)?)?;
     let map = import.maps.get(variable).copied()?;
@@ -44,6 +45,11 @@ pub(super) fn cors<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Option<(St
             true => return None,
             false => found.read(import, scope, d)?,
         }
+    }
+    // What only preflights have lets no page read a response.
+    found.credentials &= own.iter().any(|d| is(d, "access-control-allow-credentials"));
+    if !own.iter().any(|d| is(d, "access-control-expose-headers")) {
+        found.expose.clear();
     }
     let toml = found.to_toml()?;
     own.iter().for_each(|d| import.same(d, "cors"));

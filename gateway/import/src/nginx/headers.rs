@@ -516,8 +516,7 @@ pub(super) fn origins(key: &str) -> Vec<String> {
             let is_label = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
             let below = match group.strip_prefix("?:").unwrap_or(group) {
                 ".+" | ".*" => format!("**.{bare}"),
-                r"\w+" => format!("*.{bare}"),
-                set if set.starts_with('[') && set.ends_with("]+") && !set.contains('(') => format!("*.{bare}"),
+                set if is_any_label(set) => format!("*.{bare}"),
                 label if !label.is_empty() && label.bytes().all(is_label) => format!("{label}.{bare}"),
                 _ => return Vec::new(),
             };
@@ -527,6 +526,20 @@ pub(super) fn origins(key: &str) -> Vec<String> {
     };
     let all = schemes.iter().flat_map(|s| hosts.iter().map(move |h| format!("{s}://{}", h.replace("\\.", "."))));
     all.filter(is_origin).collect()
+}
+
+/// Whether a set such as `[a-z0-9-]+` has all characters of a label: a pattern for all labels is for no other origins.
+fn is_any_label(set: &str) -> bool {
+    let inner = set.strip_prefix('[').and_then(|s| s.strip_suffix("]+")).filter(|s| !s.contains(['[', ']']));
+    let Some(inner) = inner else { return false };
+    match inner.strip_prefix('^') {
+        Some(none) => none.bytes().all(|b| b"\\./:".contains(&b)),
+        None => {
+            let has = |one: &str| inner.contains(one);
+            let has_hyphen = inner.starts_with('-') || inner.ends_with('-') || has(r"\-");
+            has_hyphen && (has(r"\w") || has("a-z") && (has("0-9") || has(r"\d")))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -539,8 +552,15 @@ mod tests {
         assert_eq!(origins(r"~^https://([a-z0-9-]+\.)?a\.example$"), ["https://a.example", "https://*.a.example"]);
         assert_eq!(origins(r"~*^https?:\/\/(.+\.)a\.example$"), ["http://**.a.example", "https://**.a.example"]);
         assert_eq!(origins(r"~^https://(?:www\.)?a\.example$"), ["https://a.example", "https://www.a.example"]);
+        for set in ["[a-z0-9-]", r"[\w-]", r"[a-z\d\-]", "[^.]", r"[^\./]", "[a-zA-Z0-9.-]"] {
+            assert_eq!(origins(&format!(r"~^https://({set}+\.)a\.example$")), ["https://*.a.example"], "{set}");
+        }
         for unknown in ["~.*", "~^https://(a|b)$", r"~^https://(a|b\.)c\.example$", "~a\\.example$", "null"] {
             assert!(origins(unknown).is_empty(), "{unknown}");
+        }
+        // A pattern would be for more origins.
+        for set in ["[0-9]+", "[a-z]+", "[a-z0-9]+", r"\w+", "[^a-z.]+", "[a-z]+[0-9-]+", "[^-]+"] {
+            assert!(origins(&format!(r"~^https://({set}\.)a\.example$")).is_empty(), "{set}");
         }
     }
 }

@@ -12,6 +12,10 @@ use crate::paths::{PathTest, is_path};
 use crate::patterns;
 use crate::values::{self, COOKIE};
 
+/// What is said of a `map` with exceptions.
+const EXCEPTS: &str = "if a request has several headers or cookies of this name, it is excepted if one of them is. NGINX compares the first one: if a \
+     server reads another one, let the server check it, too";
+
 /// Most paths of one map.
 const MAX_PATHS: usize = 500;
 
@@ -88,6 +92,12 @@ pub(super) fn condition(import: &mut Import, d: &Directive) -> Option<Condition>
     match name.starts_with(COOKIE) {
         true => import.differs_a_little(map, COOKIES_DIFFER),
         false => import.same(map, "routes with \"headers\""),
+    }
+    match name.as_str() {
+        _ if except.is_empty() => {}
+        // Clients call themselves what they like.
+        "User-Agent" => import.differs_a_little(map, EXCEPTS),
+        _ => import.differs(map, EXCEPTS),
     }
     let named =
         |rules: Vec<String>| -> Vec<(String, String)> { rules.into_iter().map(|rule| (name.clone(), rule)).collect() };
@@ -175,7 +185,9 @@ fn keys(map: &Directive, holds: impl Fn(&str) -> Option<bool>) -> Option<Keys> {
     }
     // What says no matters only where an expression would say yes.
     let except = if holds_expression { matched(&passed)? } else { Vec::new() };
-    Some(Keys { any, except })
+    // A text for the empty value comes before an expression that excepts it.
+    let is_of_nothing = |rules: &[String]| rules.iter().any(|rule| rule == values::NOTHING);
+    (!is_of_nothing(&any) || !is_of_nothing(&except)).then_some(Keys { any, except })
 }
 
 /// The pattern that a key is, and whether it is for any case.

@@ -14,7 +14,9 @@ pub(super) fn condition<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &Dire
     let Parts { variable, operator, value } = parts(d)?;
     let is_set = operator.is_empty() || operator == "=" && value == "1";
     let all = scope.all(&["valid_referers"]);
-    if variable != "invalid_referer" || !is_set || all.is_empty() {
+    // What only sets a variable refuses nobody.
+    let answers = d.inner().iter().any(|d| matches!(d.name(), "return" | "rewrite"));
+    if variable != "invalid_referer" || !is_set || all.is_empty() || !answers {
         return None;
     }
     let (mut none, mut blocked) = (false, false);
@@ -33,10 +35,10 @@ pub(super) fn condition<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &Dire
         }
     }
     let named = |rule: String| ("Referer".to_owned(), rule);
-    // What has no scheme is "blocked".
-    let mut any = vec![named(values::matching(if blocked { "(?i)^https?://." } else { "." }))];
+    // What has no scheme is "blocked", and so is an empty value.
+    let mut any = vec![named(if blocked { values::matching("(?i)^https?://.") } else { "true".to_owned() })];
     if !none {
-        any.push(named(values::NOTHING.to_owned()));
+        any.push(named("false".to_owned()));
     }
     let except = match hosts.is_empty() {
         true => Vec::new(),

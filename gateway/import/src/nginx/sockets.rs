@@ -5,6 +5,7 @@ use super::parser::Directive;
 use super::scope::Import;
 use crate::output::list;
 use crate::report::Place;
+use sealane_proxy::patterns::Pattern;
 use sealane_route::{NameMap, NamePattern, groups};
 use std::collections::HashSet;
 
@@ -39,9 +40,27 @@ pub(super) struct Socket {
 struct Claims {
     exact: NameMap<usize>,
     wildcards: NameMap<usize>,
-    patterns: Vec<(NamePattern, usize)>,
+    patterns: Vec<Claim>,
     /// All names, in the order of the servers.
     all: Vec<NamePattern>,
+}
+
+/// The names of an expression, for a server.
+#[derive(Clone, Debug)]
+struct Claim {
+    pattern: NamePattern,
+    /// The expression, if the pattern covers more names.
+    expression: Option<Pattern>,
+    server: usize,
+}
+
+impl Claim {
+    /// Whether a name, or the sample of a pattern, leads to this server.
+    fn takes(&self, name: &str) -> bool {
+        let is_sample = name.contains('?');
+        let is_one = |e: &Pattern| is_sample || e.matches(name.as_bytes());
+        self.pattern.matches(name) && self.expression.as_ref().is_none_or(is_one)
+    }
 }
 
 /// Most names of regular expressions at one address.
@@ -55,7 +74,7 @@ impl Claims {
             Class::Exact => self.exact.insert(pattern.clone(), server).is_ok(),
             Class::Wildcard => self.wildcards.insert(pattern.clone(), server).is_ok(),
             Class::Pattern => {
-                self.patterns.push((pattern.clone(), server));
+                self.patterns.push(Claim { pattern: pattern.clone(), expression: None, server });
                 true
             }
         };
@@ -63,10 +82,20 @@ impl Claims {
         new
     }
 
+    /// Takes names for a server that cover those of an expression.
+    fn cover(&mut self, word: &str, names: &[String], server: usize) {
+        // NGINX compares names in any case.
+        let expression = Pattern::new(&format!("(?i){}", word.strip_prefix('~').unwrap_or(word))).ok();
+        for pattern in names.iter().filter_map(|name| name.parse::<NamePattern>().ok()) {
+            self.patterns.push(Claim { pattern: pattern.clone(), expression: expression.clone(), server });
+            self.all.push(pattern);
+        }
+    }
+
     /// The server of a name; none: the default one.
     fn find(&self, name: &str) -> Option<usize> {
         let named = self.exact.find(name).or_else(|| self.wildcards.find(name)).copied();
-        named.or_else(|| self.patterns.iter().find(|(p, _)| p.matches(name)).map(|(_, server)| *server))
+        named.or_else(|| self.patterns.iter().find(|claim| claim.takes(name)).map(|claim| claim.server))
     }
 
     /// Names, each with its server, so that the narrowest one leads to the server that NGINX finds. A name that leads there without
@@ -266,6 +295,7 @@ pub(super) fn sockets<'d>(import: &mut Import<'d>, block: &'d [Directive], serve
     for socket in &mut all {
         let default = socket.default.or(socket.order.first().copied()).unwrap_or(0);
         let order = std::mem::take(&mut socket.order);
+        let mut covered = Vec::new();
         for index in &order {
             for (d, word) in words(servers[*index]) {
                 match meaning(word) {
@@ -281,32 +311,24 @@ pub(super) fn sockets<'d>(import: &mut Import<'d>, block: &'d [Directive], serve
                         }
                     }
                     Meaning::Nothing => {}
-                    Meaning::Unknown(why) => {
-                        // The host is written all the same: only its names are left to write.
-                        let says = match wider(word) {
-                            Some(names) => {
-                                names.iter().for_each(|name| {
-                                    socket.claims.add(Class::Pattern, name, *index);
-                                });
-                                format!(
-                                    "the import writes {} for {word}: requests for names that these patterns cover and the expression does \
-                                     not get to this host, too. If they may, only remove this entry; otherwise, write the names in their place",
-                                    list(&names)
-                                )
-                            }
-                            None => {
-                                let name = placeholder(*index);
-                                socket.claims.add(Class::Exact, &name, *index);
-                                format!(
-                                    "{why}. Write them in the place of \"{name}\" in the result, which has the routes of this server"
-                                )
-                            }
-                        };
-                        import.decide(d, says);
-                    }
+                    // The host is written all the same: only its names are left to write.
+                    Meaning::Unknown(why) => match wider(word) {
+                        Some(names) => {
+                            socket.claims.cover(word, &names, *index);
+                            covered.push((d, word, names, *index, why));
+                        }
+                        None => {
+                            let name = placeholder(*index);
+                            socket.claims.add(Class::Exact, &name, *index);
+                            import.decide(d, format!("{why}. {}", in_place_of(&name)));
+                        }
+                    },
                 }
                 import.same(d, "names");
             }
+        }
+        for (d, word, names, index, why) in covered {
+            cover_names(import, socket, d, word, &names, index, why);
         }
         if socket.claims.patterns.len() > MAX_PATTERNS {
             let d = servers[default];
@@ -327,6 +349,49 @@ pub(super) fn sockets<'d>(import: &mut Import<'d>, block: &'d [Directive], serve
         socket.seats = seats;
     }
     join(all)
+}
+
+/// What is said of a name that stands for those that a person has to write.
+fn in_place_of(name: &str) -> String {
+    format!("Write them in the place of \"{name}\" in the result, which has the routes of this server")
+}
+
+/// Says which names the result has in the place of an expression.
+fn cover_names(
+    import: &mut Import,
+    socket: &mut Socket,
+    d: &Directive,
+    word: &str,
+    names: &[String],
+    index: usize,
+    why: &str,
+) {
+    let sample = |name: &String| name.parse::<NamePattern>().map(|pattern| pattern.sample()).unwrap_or_default();
+    let others = |name: &&String| socket.claims.find(&sample(name)) != Some(index);
+    let lost: Vec<String> = names.iter().filter(others).cloned().collect();
+    if lost.is_empty() {
+        return import.decide(
+            d,
+            format!(
+                "the import writes {} for {word}: requests for names that these patterns cover and the expression does not get to this \
+                 host, too. If they may, only remove this entry; otherwise, write the names in their place",
+                list(names)
+            ),
+        );
+    }
+    if names.iter().all(|name| socket.claims.wildcards.find(&sample(name)).is_some()) {
+        return import.differs(
+            d,
+            "a server with a wildcard has all names of this expression, and gets their requests, as in NGINX",
+        );
+    }
+    // Two hosts cannot have the same pattern.
+    let name = placeholder(index);
+    socket.claims.add(Class::Exact, &name, index);
+    import.decide(
+        d,
+        format!("{why}. The host of an earlier expression has {} already. {}", list(&lost), in_place_of(&name)),
+    );
 }
 
 /// Joins the IPv4 and the IPv6 wildcard of a port, where they serve the same: Sealane has `":443"` for both.
