@@ -514,7 +514,10 @@ fn limits_of_open_requests_are_of_their_sites() {
     }
     let text = two_sites(zone, &limited, &limited.replace("20", "30"));
     says("nginx", &text, &["name = \"a\"", "max_requests = 30", "key = \"address\"", "ipv6_prefix = 128"]);
-    assert!(report_on(&text, "limit_conn a 20").contains("in \"a\", which has the largest number and counts all requests of the zone"));
+    assert!(
+        report_on(&text, "limit_conn a 20")
+            .contains("in \"a\", which has the largest number and counts all requests of the zone")
+    );
     // By the name in the handshake, which a client chooses: the server and the host that answer may be others.
     let by = |key: &str| two_sites(&zone.replace("$binary_remote_addr", key), &limited, PASS);
     says("nginx", &by("$ssl_server_name"), &["name = \"a\"", "max_requests = 20", "key = \"sni\""]);
@@ -557,7 +560,10 @@ fn the_limits_of_a_zone_count_together() {
     assert_eq!(has("[[rate_limit]]"), 2);
     assert_eq!((has("rate_limit = [\"api\", \"api-2\"]"), has("rate_limit = [\"api\"]")), (1, 2), "{}", all.join("\n"));
     assert_eq!((has("burst = 21"), has("burst = 6")), (1, 1));
-    assert!(report_on(&text, "burst=5").contains("in \"api\", which has the largest burst and counts all requests of the zone"));
+    assert!(
+        report_on(&text, "burst=5")
+            .contains("in \"api\", which has the largest burst and counts all requests of the zone")
+    );
 }
 
 #[test]

@@ -309,10 +309,10 @@ table! {
     burst: Count = Count(1..=1_000_000),
         described("the number that `rate` allows in a second, at least 1"), example(200);
     /// Requests with the same key are counted together: `"address"` (the client's address; behind `trusted_proxies`,
-    /// the address that the proxies name), `"sni"` (the name in the ClientHello; over plain HTTP, the host) or
-    /// `"header:NAME"` (requests without this header are not counted; a request with several such headers, also in other
-    /// spellings that servers may read as the same name, such as `_` for `-`, counts once for each of them, and gets 431
-    /// if it has more than eight).
+    /// the address that the proxies name), `"sni"` (the name in the ClientHello; over plain HTTP, the host; a client
+    /// can send another name each time, and then this limit does not stop it) or `"header:NAME"` (requests without this
+    /// header are not counted; a request with several such headers, also in other spellings that servers may read as the
+    /// same name, such as `_` for `-`, counts once for each of them, and gets 431 if it has more than eight).
     key: Own<RateKey> = Own(rate::key, || Shape::Text(Some("^(address|sni|header:[^ ]+)$"))), default("address");
     /// How many leading bits of an IPv4 address identify a client.
     ipv4_prefix: Count = Count(0..=32), default(32);
@@ -339,9 +339,10 @@ table! {
     max_requests: Count = Count(1..=1_000_000), required(10);
     /// Requests with the same key are counted together: `"address"` (the client's address; behind `trusted_proxies`,
     /// the address that the proxies name; requests of a trusted proxy that names no client are not counted), `"sni"`
-    /// (the name in the ClientHello; over plain HTTP, the host) or `"header:NAME"` (requests without this header are
-    /// not counted; a request with several such headers, also in other spellings that servers may read as the same
-    /// name, such as `_` for `-`, counts once for each of them, and gets 431 if it has more than eight).
+    /// (the name in the ClientHello; over plain HTTP, the host; a client can send another name each time, and then this
+    /// limit does not stop it) or `"header:NAME"` (requests without this header are not counted; a request with several
+    /// such headers, also in other spellings that servers may read as the same name, such as `_` for `-`, counts once for
+    /// each of them, and gets 431 if it has more than eight).
     key: Own<RateKey> = Own(rate::key, || Shape::Text(Some("^(address|sni|header:[^ ]+)$"))), default("address");
     /// How many leading bits of an IPv4 address identify a client.
     ipv4_prefix: Count = Count(0..=32), default(32);
