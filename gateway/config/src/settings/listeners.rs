@@ -170,7 +170,8 @@ key = \"certs/example.com.key\"
     /// The TLS preset, as in Mozilla's guidelines: `"modern"` is TLS 1.3 only; `"intermediate"` is TLS 1.2 and 1.3,
     /// only with forward secrecy and authenticated encryption. `versions`, `groups` and `ciphers` override the preset.
     /// With `"pci-dss-4"`, `"hipaa"` and `"cnsa-2"`, this table may only have values that the [policy](page:policies) of
-    /// this name allows; other values are errors. The other policies cannot be presets; the error says what Sealane lacks.
+    /// this name allows; other values are errors. In a build with the feature `fips`, this holds for `"fips-140-3"`, too. The
+    /// other policies cannot be presets; the error says what Sealane lacks.
     preset: Own<Policy> = Own(audit::preset, audit::preset_shape),
         default("intermediate"), sets("intermediate"), aliases("policy", "tls_policy", "ssl_policy");
     /// The listener's certificates. With `"auto"`, an authority issues certificates for the names of the hosts that the

@@ -61,8 +61,8 @@ table! {
     key: File = File, described("the file of `cert`"), example("server.key"), aliases("private_key");
     /// A file whose first line is the passphrase of `key`, as for listeners.
     passphrase_file: File = File, example("server.passphrase");
-    /// PEM file of revocation lists (version 2). If a list has expired, all clients are refused whose certificates it is
-    /// for. Certificates of a CA that has no list here are accepted (unlike in `client_auth`). When the file changes, the
+    /// PEM file of revocation lists (version 2; or version 1, if a CA of `ca` has signed it and it has `nextUpdate`). If a
+    /// list has expired, all clients are refused whose certificates it is for. Certificates of a CA that has no list here are accepted (unlike in `client_auth`). When the file changes, the
     /// gateway reads it again without a reload, and disconnects clients whose certificates are revoked. `sealane tunnel ca revoke
     /// NAME` writes the list and reloads.
     crl: File = File, example("crl.pem");
