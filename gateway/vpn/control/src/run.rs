@@ -323,10 +323,10 @@ async fn serve_until_stopped(
                     // The end: whatever the other process makes of it.
                     None | Some(AdminCommand::Stop) => return Ok(()),
                     // The other process reads the changed file itself. This one may have to continue.
-                    Some(AdminCommand::Lists(lists)) => {
-                        if let Ok(tunnel) = settings.tunnel.with_lists(&lists) {
-                            *settings = settings.with_tunnel(tunnel);
-                        }
+                    Some(AdminCommand::Lists(lists, asker)) => {
+                        let taken = settings.tunnel.with_lists(&lists).map(|tunnel| *settings = settings.with_tunnel(tunnel));
+                        // It fails only if the caller has gone.
+                        let _ = asker.send(taken.map_err(|e| format!("{e:#}")));
                     }
                     Some(_) => {}
                 },
