@@ -29,7 +29,7 @@ mod world;
 
 pub use annotations::{Support, annotations};
 pub use model::{Config, Rendered};
-pub use services::{GatewayService, GatewayServicePort};
+pub use services::{GatewayService, GatewayServicePort, owner as service_owner};
 pub use world::World;
 
 use objects::{Name, ObjectRef};

@@ -177,6 +177,29 @@ impl World {
         self.refused.remove(&ObjectRef { kind, name: name.clone() });
     }
 
+    /// Removes all objects of a kind.
+    pub fn clear(&mut self, kind: Kind) {
+        match kind {
+            Kind::GatewayClass => self.gateway_classes.clear(),
+            Kind::Gateway => self.gateways.clear(),
+            Kind::HttpRoute => self.http_routes.clear(),
+            Kind::GrpcRoute => self.grpc_routes.clear(),
+            Kind::TlsRoute => self.tls_routes.clear(),
+            Kind::TcpRoute => self.tcp_routes.clear(),
+            Kind::UdpRoute => self.udp_routes.clear(),
+            Kind::ReferenceGrant => self.grants.clear(),
+            Kind::BackendTlsPolicy => self.policies.clear(),
+            Kind::Ingress => self.ingresses.clear(),
+            Kind::IngressClass => self.ingress_classes.clear(),
+            Kind::Service => self.services.clear(),
+            Kind::EndpointSlice => self.slices.clear(),
+            Kind::Secret => self.secrets.clear(),
+            Kind::ConfigMap => self.config_maps.clear(),
+            Kind::Namespace => self.namespaces.clear(),
+        }
+        self.refused.retain(|object, _| object.kind != kind);
+    }
+
     /// Why an object is not used, although it is there.
     pub fn refusal(&self, kind: Kind, name: &Name) -> Option<&str> {
         self.refused.get(&ObjectRef { kind, name: name.clone() }).map(String::as_str)
