@@ -161,7 +161,7 @@ impl Cluster {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
         let mut object = DynamicObject::new("", &resource);
         object.metadata.name = None;
-        object.metadata.generate_name = Some(format!("{}.", name.name.chars().take(200).collect::<String>()));
+        object.metadata.generate_name = Some(format!("{}-", name.name.chars().take(200).collect::<String>()));
         object.data = json!({
             "eventTime": times::now_micros(),
             "reportingController": self.gateway_controller,
@@ -197,7 +197,7 @@ fn count(metrics: &Metrics, result: kube::Result<()>, what: &dyn Fn() -> String)
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
         Err(e) => {
             metrics.status_failures.add(1);
-            log::warning!("cannot write {}: {e}", what());
+            log::warning!("cannot write {}: {}", what(), crate::watch::told(&e));
         }
     }
 }

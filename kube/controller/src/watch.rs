@@ -59,11 +59,19 @@ pub async fn run(client: Client, kind: Kind, store: Arc<Store>, metrics: Arc<Met
             Ok(true) => {}
             Err(e) => {
                 metrics.watch_failures.add(1);
-                log::warning!("watching {}: {e}; trying again in {} s", kind.plural(), pause.as_secs());
+                log::warning!("watching {}: {}; trying again in {} s", kind.plural(), told(&e), pause.as_secs());
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
+    }
+}
+
+/// What the API server says, without the structure around it.
+pub fn told(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => format!("{} ({})", status.message, status.code),
+        other => other.to_string(),
     }
 }
 
