@@ -55,13 +55,13 @@ const KNOWN: &[(&str, Support)] = &[
     ("auth-type", Translated),
     ("auth-url", Translated),
     ("backend-protocol", Translated),
-    ("canary", Refused),
-    ("canary-by-cookie", Refused),
-    ("canary-by-header", Refused),
+    ("canary", Translated),
+    ("canary-by-cookie", Translated),
+    ("canary-by-header", Translated),
     ("canary-by-header-pattern", Refused),
-    ("canary-by-header-value", Refused),
-    ("canary-weight", Refused),
-    ("canary-weight-total", Refused),
+    ("canary-by-header-value", Translated),
+    ("canary-weight", Translated),
+    ("canary-weight-total", Translated),
     ("client-body-buffer-size", NoEffect),
     ("configuration-snippet", Refused),
     ("connection-proxy-header", Ignored),
@@ -196,6 +196,20 @@ pub(crate) struct Options {
     pub app_root: Option<String>,
     pub aliases: Vec<String>,
     pub www_redirect: bool,
+    /// The Ingress is a second version of another one.
+    pub canary: Option<Canary>,
+}
+
+/// Which requests go to the second version.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Canary {
+    /// A share of the requests, of a total.
+    pub weight: u64,
+    pub total: u64,
+    /// A header, and its value; without a value, `always` and `never`.
+    pub header: Option<(String, Option<String>)>,
+    /// A cookie with `always` or `never`.
+    pub cookie: Option<String>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -330,6 +344,7 @@ impl Translation<'_> {
         out.ssl_redirect = written.flag("ssl-redirect")?;
         out.force_ssl_redirect = written.flag("force-ssl-redirect")?.unwrap_or(false);
         out.www_redirect = written.flag("from-to-www-redirect")?.unwrap_or(false);
+        out.canary = canary(&written)?;
         out.aliases = written.list("server-alias");
         if let Some(bad) = out.aliases.iter().find(|name| !checks::is_hostname_pattern(name)) {
             return Err(format!("server-alias: {bad:?} is not a host name"));
@@ -493,6 +508,27 @@ impl Translation<'_> {
         let variant = Variant { settings: options.upstream.clone(), copies: false };
         Ok(Some(self.upstream(object, &backend, &variant)))
     }
+}
+
+fn canary(written: &Annotations) -> Result<Option<Canary>, String> {
+    if written.flag("canary")? != Some(true) {
+        return Ok(None);
+    }
+    let token = |name: &str| match written.get(name) {
+        Some(text) if !checks::is_token(text) => Err(format!("{name}: {text:?} is not a name")),
+        text => Ok(text.map(str::to_owned)),
+    };
+    let value = written.get("canary-by-header-value").map(str::to_owned);
+    if value.as_ref().is_some_and(|v| checks::header_value(v).is_err() || v.ends_with('*') || v.contains('$')) {
+        return Err("canary-by-header-value: this value is not supported".to_owned());
+    }
+    let total = written.number("canary-weight-total", 1_000_000)?.unwrap_or(100).max(1);
+    Ok(Some(Canary {
+        weight: written.number("canary-weight", 1_000_000)?.unwrap_or(0).min(total),
+        total,
+        header: token("canary-by-header")?.map(|name| (name, value)),
+        cookie: token("canary-by-cookie")?,
+    }))
 }
 
 fn upstream_options(

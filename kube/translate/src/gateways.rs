@@ -200,6 +200,7 @@ impl ListenerState {
             (Protocol::Https | Protocol::Tls, _) => {
                 let message = format!("the TLS mode {mode} is not supported for the protocol {}", listener.protocol);
                 self.accepted = Err(("UnsupportedValue", message));
+                self.kinds.clear();
                 return;
             }
             _ => {

@@ -3,7 +3,7 @@
 //! All Ingresses share one plain listener and one with TLS. Older Ingresses win where two have the same host and path.
 
 use crate::Translation;
-use crate::annotations::{Options, rewrite_target};
+use crate::annotations::{Canary, Options, rewrite_target};
 use crate::checks;
 use crate::model::{Host, Listener, Section};
 use crate::objects::core::LoadBalancerAddress;
@@ -42,6 +42,8 @@ enum PathKind {
 #[derive(Default)]
 struct HostPlan {
     paths: Vec<PathRule>,
+    /// Second versions of paths.
+    canaries: Vec<PathRule>,
     /// Names that are redirected here.
     others: BTreeSet<String>,
     has_certificate: bool,
@@ -84,7 +86,9 @@ impl Translation<'_> {
             };
             match read {
                 Ok(read) => {
-                    self.ingress_certificates(ingress, &object, &mut hosts, &mut certificates);
+                    if read.canary.is_none() {
+                        self.ingress_certificates(ingress, &object, &mut hosts, &mut certificates);
+                    }
                     self.ingress_paths(ingress, &object, options.len(), &read, &mut hosts);
                     options.push(read);
                     self.statuses.insert(object, Status::Ingress { addresses: addresses.clone() });
@@ -164,7 +168,8 @@ impl Translation<'_> {
                         "Prefix" => PathKind::Prefix,
                         _ => PathKind::Other,
                     };
-                    plan.paths.push(rule(path.path.as_deref().unwrap_or("/"), kind, &path.backend));
+                    let list = if read.canary.is_some() { &mut plan.canaries } else { &mut plan.paths };
+                    list.push(rule(path.path.as_deref().unwrap_or("/"), kind, &path.backend));
                 }
             }
             if let (true, Some(host)) = (read.www_redirect, &host) {
@@ -172,7 +177,7 @@ impl Translation<'_> {
                 hosts.entry(Some(host.clone())).or_default().others.insert(other);
             }
         }
-        if let Some(backend) = &ingress.spec.default_backend {
+        if let (Some(backend), None) = (&ingress.spec.default_backend, &read.canary) {
             // For hosts of this Ingress, too.
             let own: Vec<Option<String>> = ingress.spec.rules.iter().map(|rule| rule.host.clone()).collect();
             for host in
@@ -213,11 +218,16 @@ impl Translation<'_> {
         }
     }
 
-    fn ingress_host(&mut self, name: Option<String>, plan: HostPlan, options: &[Options]) {
-        let HostPlan { mut paths, others, has_certificate, wants_tls } = plan;
+    fn ingress_host(&mut self, name: Option<String>, plan: HostPlan, all_options: &[Options]) {
+        let HostPlan { mut paths, canaries, others, has_certificate, wants_tls } = plan;
+        for canary in canaries.iter().filter(|c| !paths.iter().any(|p| p.path == c.path && p.kind == c.kind)) {
+            let message =
+                format!("no other Ingress has the path {:?} of this host, so the canary has no effect", canary.path);
+            self.event(&canary.object, "NotServed", message);
+        }
         let Some(first) = paths.first() else { return };
         let host_origin = first.object.clone();
-        let uses_regex = paths.iter().any(|p| options[p.options].use_regex || options[p.options].rewrite.is_some());
+        let uses_regex = paths.iter().map(|p| &all_options[p.options]).any(|o| o.use_regex || o.rewrite.is_some());
         if uses_regex {
             // As ingress-nginx orders its locations. The sort is stable: older Ingresses stay first.
             paths.sort_by_key(|path| Reverse(path.path.len()));
@@ -225,7 +235,7 @@ impl Translation<'_> {
         let mut known = BTreeSet::new();
         let (mut plain, mut tls) = (Vec::new(), Vec::new());
         for path in &paths {
-            let options = &options[path.options];
+            let options = &all_options[path.options];
             let route = match self.ingress_route(path, options, uses_regex) {
                 Ok(route) => route,
                 Err(why) => {
@@ -239,17 +249,23 @@ impl Translation<'_> {
                 self.event(&path.object, "PathTaken", message);
                 continue;
             }
-            let section = |settings: &Table| {
+            let section = |conditions: &Table, settings: &Table| {
                 let settings = Table(conditions.0.iter().chain(&settings.0).cloned().collect());
                 Section { settings, origin: path.object.clone() }
             };
             let redirects = options.force_ssl_redirect || options.ssl_redirect.unwrap_or(true) && wants_tls;
+            let canary = canaries.iter().find(|c| c.path == path.path && c.kind == path.kind);
+            let routes = match canary {
+                Some(canary) => self.with_canary(canary, &all_options[canary.options], options, &conditions, settings),
+                None => vec![(conditions.clone(), settings)],
+            };
+            let sections = || routes.iter().map(|(conditions, settings)| section(conditions, settings));
             match redirects {
-                true => plain.push(section(&Table::default().with("redirect", self.to_https()))),
-                false => plain.push(section(&settings)),
+                true => plain.push(section(&conditions, &Table::default().with("redirect", self.to_https()))),
+                false => plain.extend(sections()),
             }
             if has_certificate {
-                tls.push(section(&settings));
+                tls.extend(sections());
             }
         }
         let names = vec![name.clone().unwrap_or_else(|| "*".to_owned())];
@@ -269,6 +285,68 @@ impl Translation<'_> {
                 add(port, others.iter().cloned().collect(), redirect, Vec::new());
             }
         }
+    }
+
+    /// The routes of a path that has a second version, whose requests obey the rules of the first one.
+    fn with_canary(
+        &mut self,
+        path: &PathRule,
+        canary: &Options,
+        main: &Options,
+        conditions: &Table,
+        settings: Table,
+    ) -> Vec<(Table, Table)> {
+        let Some(Canary { weight, total, header, cookie }) = &canary.canary else {
+            return vec![(conditions.clone(), settings)];
+        };
+        let reference = self.ingress_reference(&path.object, &path.backend);
+        let upstream = reference
+            .and_then(|reference| self.ingress_upstream(&path.object, &reference, main).map_err(|bad| bad.message));
+        let second = match (upstream, settings.get("upstream")) {
+            (Ok(Some(second)), Some(_)) => second,
+            (Err(why), _) => {
+                self.event(&path.object, "BadBackend", why);
+                return vec![(conditions.clone(), settings)];
+            }
+            // No endpoint is ready, or the first version forwards nothing.
+            _ => return vec![(conditions.clone(), settings)],
+        };
+        let mut to_second = settings.clone();
+        to_second.replace("upstream", second.as_str());
+        let mut out = Vec::new();
+        let mut choose = |key: &str, name: &str, value: &str, settings: &Table| {
+            let condition = Table::default().with(name, value);
+            out.push((conditions.clone().with(key, condition), settings.clone()));
+        };
+        match header {
+            Some((name, Some(value))) => choose("headers", name, value, &to_second),
+            Some((name, None)) => {
+                choose("headers", name, "always", &to_second);
+                choose("headers", name, "never", &settings);
+            }
+            None => {}
+        }
+        if let Some(name) = cookie {
+            choose("cookies", name, "always", &to_second);
+            choose("cookies", name, "never", &settings);
+        }
+        let rest = match (weight, settings.get("upstream").cloned()) {
+            (0, _) | (_, None) => settings,
+            (weight, _) if weight >= total => to_second,
+            (weight, Some(first)) => {
+                let group = |name: &str, upstream: Value, weight: u64| -> Value {
+                    Table::default().with("name", name).with("upstream", upstream).with("weight", weight).into()
+                };
+                let groups =
+                    vec![group("main", first, total - weight), group("canary", second.as_str().into(), *weight)];
+                let mut settings = settings;
+                settings.0.retain(|(key, _)| key != "upstream");
+                settings.set("split", Table::default().with("groups", groups));
+                settings
+            }
+        };
+        out.push((conditions.clone(), rest));
+        out
     }
 
     fn to_https(&self) -> Table {

@@ -78,6 +78,18 @@ fn read<T: DeserializeOwned>(value: &Value) -> Result<T, Unreadable> {
     T::deserialize(value).map_err(|e| e.to_string())
 }
 
+/// An object without fields that are `null`, which the API server writes for some empty lists.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let fields = map.iter().filter(|(_, value)| !value.is_null());
+            Value::Object(fields.map(|(key, value)| (key.clone(), without_nulls(value))).collect())
+        }
+        Value::Array(list) => Value::Array(list.iter().map(without_nulls).collect()),
+        value => value.clone(),
+    }
+}
+
 fn read_route<Rule>(value: &Value) -> Result<(Route<Rule>, Option<String>), Unreadable>
 where
     Rule: DeserializeOwned + Default,
@@ -116,6 +128,7 @@ impl World {
     /// Adds an object, or replaces it. An object that cannot be read is removed, and the error says why; of routes and Gateways, a part is
     /// kept, so that their status can say why.
     pub fn insert(&mut self, kind: Kind, value: &Value) -> Result<(), Unreadable> {
+        let value = &without_nulls(value);
         let Metadata { namespace, name, .. } = value.get("metadata").map_or(Ok(Metadata::default()), read)?;
         let name = Name { namespace, name };
         self.remove(kind, &name);

@@ -5,7 +5,7 @@
 use sealane_kube_translate::objects::{Condition, Kind, Name};
 use sealane_kube_translate::status::Status;
 use sealane_kube_translate::toml::Table;
-use sealane_kube_translate::{Outcome, Ports, Settings, World, model, translate};
+use sealane_kube_translate::{FEATURES, Outcome, Ports, Settings, Support, World, annotations, model, translate};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::Path;
@@ -155,6 +155,35 @@ fn cases() {
             check_with_gateway(program, &outcome);
         }
     }
+}
+
+/// What the reference says, section by section, is what the code does.
+#[test]
+fn the_reference_lists_every_annotation_and_feature() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/kubernetes.md");
+    let text = std::fs::read_to_string(file).unwrap();
+    let section = |title: &str| {
+        let (_, rest) = text.split_once(&format!("\n### {title}\n")).expect(title);
+        rest.split("\n### ").next().unwrap_or_default().to_owned()
+    };
+    let sections = [
+        (Support::Translated, section("Translated")),
+        (Support::NoEffect, section("Without effect, not reported")),
+        (Support::Ignored, section("Ignored, reported")),
+        (Support::Refused, section("Refused")),
+    ];
+    for (name, support) in annotations() {
+        for (of, section) in &sections {
+            let is_listed = section.contains(&format!("| `{name}` |"))
+                || [format!("`{name}`,"), format!("`{name}`.")].iter().any(|entry| section.contains(entry.as_str()));
+            assert_eq!(is_listed, support == *of, "{name} in the section for {of:?}");
+        }
+    }
+    let (_, features) = text.split_once("\n## Gateway API\n").unwrap();
+    let features = features.split("**Conformance.**").next().unwrap();
+    let listed: Vec<&str> = features.split('`').skip(1).step_by(2).filter(|word| !word.contains(['.', ' '])).collect();
+    let expected: Vec<&str> = listed.iter().copied().filter(|word| *word != "controllerName").collect();
+    assert_eq!(expected, FEATURES);
 }
 
 /// One user's text must not reach another place of the configuration, whatever it contains.

@@ -1,7 +1,9 @@
 #!/bin/sh
-# Runs the conformance suite of the Gateway API against this controller and gateway. Arguments: the folder of the programs (etcd, kube-apiserver,
-# kube-controller-manager, kubelet, echo-basic, conformance.test), `sealane`, `sealane-kube`, an empty folder for data, the folder with the
-# definitions of the Gateway API, and options of the suite. Needs root, and runs in namespaces of its own: `unshare --net --mount --pid --fork`.
+# Runs the conformance suite of the Gateway API against this controller and gateway. Arguments: the folder of the programs (etcd,
+# kube-apiserver, kube-controller-manager, kubelet, echo-basic, coredns, conformance.test), `sealane`, `sealane-kube`, an empty folder for
+# data, the folder with the definitions of the Gateway API, and options of the suite.
+#
+# It needs root, and namespaces of its own: `unshare --net --mount --pid --fork --mount-proc --kill-child`.
 set -eu
 programs=$1
 sealane=$2
@@ -12,6 +14,12 @@ shift 5
 here=$(dirname "$(readlink -f "$0")")
 version=$("$sealane" --version | cut -d' ' -f2)
 ip link set lo up
+# The API server wants an address that is not a loopback address.
+ip link add name machine type veth peer name machine1
+ip link set machine1 up
+ip addr add 10.243.0.1/24 dev machine
+ip link set machine up
+ip route add default dev machine
 mount -t tmpfs none /run
 mkdir -p "$data/gateway/run" "$data/pods"
 
@@ -27,13 +35,16 @@ wait_for() {
 }
 wait_for test -s "$KUBECONFIG"
 wait_for kubectl get --raw /readyz
+# Those that the suite needs; the others would find that the node has no kubelet.
+controllers=deployment-controller,replicaset-controller,endpointslice-controller,namespace-controller,serviceaccount-controller
+controllers=$controllers,garbage-collector-controller,root-ca-certificate-publisher-controller
 "$programs/kube-controller-manager" --kubeconfig "$KUBECONFIG" --leader-elect=false --bind-address 127.0.0.1 \
-	--service-account-private-key-file "$data/cluster/accounts.key" --root-ca-file "$data/cluster/pki/apiserver.crt" --controllers \
-	deployment-controller,replicaset-controller,endpointslice-controller,namespace-controller,serviceaccount-controller,garbage-collector-controller,root-ca-certificate-publisher-controller \
-	>"$data/controllers.log" 2>&1 &
+	--service-account-private-key-file "$data/cluster/accounts.key" --root-ca-file "$data/cluster/pki/apiserver.crt" \
+	--controllers "$controllers" >"$data/controllers.log" 2>&1 &
 kubectl apply --server-side -f "$definitions" >/dev/null
 kubectl create namespace sealane >/dev/null
-"$programs/kubelet" --kubeconfig "$KUBECONFIG" --program "$programs/echo-basic" --folder "$data/pods" >"$data/kubelet.log" 2>&1 &
+"$programs/kubelet" --kubeconfig "$KUBECONFIG" --program "$programs/echo-basic" --coredns "$programs/coredns" \
+	--folder "$data/pods" >"$data/kubelet.log" 2>&1 &
 
 cat >"$data/gateway/base.toml" <<CONFIG
 drain_timeout = "5s"
@@ -59,6 +70,8 @@ kind: GatewayClass
 metadata: { name: sealane }
 spec: { controllerName: sealane.github.io/gateway }
 CLASS
+kubectl wait --for=condition=Accepted gatewayclass/sealane --timeout=60s >/dev/null
 cd "$data"
-"$programs/conformance.test" -test.v -test.timeout 60m --gateway-class sealane --organization sealane --project sealane \
-	--url https://github.com/sealane/sealane --version "$version" --contact @sealane --report-output "$data/report.yaml" "$@"
+"$programs/conformance.test" -test.v -test.timeout 60m -test.run "^TestConformance\$" --gateway-class sealane \
+	--organization sealane --project sealane --url https://github.com/sealane/sealane --version "$version" --contact @sealane \
+	--report-output "$data/report.yaml" "$@"

@@ -7,4 +7,6 @@ import (
 	_ "go.etcd.io/etcd/server/v3"
 	_ "k8s.io/kubernetes/cmd/kube-apiserver"
 	_ "k8s.io/kubernetes/cmd/kube-controller-manager"
+	_ "sigs.k8s.io/gateway-api/conformance"
+	_ "sigs.k8s.io/gateway-api/conformance/echo-basic"
 )

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts etcd and a Kubernetes API server on this machine, for tests. Arguments: the folder of the programs, a folder for data, and the first of
-# three ports. Ends with the API server. `kubeconfig` in the folder for data is an administrator's.
+# Starts etcd and a Kubernetes API server on this machine, for tests. Arguments: the folder of the programs, a folder for data, and the
+# first of three ports. Ends with the API server. `kubeconfig` in the folder for data is an administrator's.
 set -eu
 programs=$1
 data=$2

@@ -1,19 +1,27 @@
 // A stand-in for a scheduler, a kubelet and a provider of load balancers, for tests on one machine.
 //
-// Each Pod is a process in a network namespace of its own, with an address on a bridge. Every container runs the same program (the echo server
-// of the conformance suite), whatever its image. A Service of the type LoadBalancer gets an address of this machine, at which connections and
-// datagrams are copied to its target ports on the loopback address, where the gateway listens.
+// Each Pod is a process in a network namespace of its own, with an address on a bridge. Containers run the echo server of the conformance
+// suite, or CoreDNS, by the names of their images. `kubectl logs` works. A Service of the type LoadBalancer gets an address of this
+// machine, at which connections and datagrams are copied to its target ports on the loopback address, where the gateway listens.
 //
 // It needs root, and changes the network of the namespace in which it runs: start it in one of its own.
 package main
 
 import (
+	"bufio"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"flag"
 	"fmt"
 	"io"
 	"log"
+	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,23 +35,95 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-const node = "test"
+const (
+	node    = "test"
+	address = "10.244.0.1"
+	port    = 10250
+)
 
 type kubelet struct {
 	client  *kubernetes.Clientset
 	program string
+	coredns string
 	folder  string
 	pods    map[string]*pod
 	next    int
 	lbs     map[string]*balancer
 	nextLB  int
+	logs    *logs
 }
 
 type pod struct {
 	namespace string
 	address   string
 	command   *exec.Cmd
+	logs      *lines
 	gone      chan struct{}
+}
+
+// lines are what a container has written.
+type lines struct {
+	sync.Mutex
+	all []line
+}
+
+type line struct {
+	at   time.Time
+	text string
+}
+
+func (l *lines) read(from io.Reader) {
+	scanner := bufio.NewScanner(from)
+	scanner.Buffer(nil, 1<<20)
+	for scanner.Scan() {
+		l.Lock()
+		l.all = append(l.all, line{time.Now(), scanner.Text()})
+		l.Unlock()
+	}
+}
+
+// logs answers /containerLogs/NAMESPACE/POD/CONTAINER of the API server.
+type logs struct {
+	sync.Mutex
+	byPod map[string]*lines
+}
+
+func (l *logs) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	if len(parts) != 4 || parts[0] != "containerLogs" {
+		http.NotFound(w, r)
+		return
+	}
+	l.Lock()
+	found := l.byPod[parts[1]+"/"+parts[2]]
+	l.Unlock()
+	if found == nil {
+		http.NotFound(w, r)
+		return
+	}
+	since, _ := time.Parse(time.RFC3339, r.URL.Query().Get("sinceTime"))
+	found.Lock()
+	defer found.Unlock()
+	for _, line := range found.all {
+		if !line.at.Before(since) {
+			fmt.Fprintln(w, line.text)
+		}
+	}
+}
+
+// certificate makes one that nobody verifies.
+func certificate() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		NotAfter:     time.Now().Add(24 * time.Hour),
+		IPAddresses:  []net.IP{net.ParseIP(address)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, err
 }
 
 type balancer struct {
@@ -53,7 +133,8 @@ type balancer struct {
 
 func main() {
 	config := flag.String("kubeconfig", "", "")
-	program := flag.String("program", "", "the program of every container")
+	program := flag.String("program", "", "the echo server")
+	coredns := flag.String("coredns", "", "CoreDNS")
 	folder := flag.String("folder", "", "for the files of Pods")
 	flag.Parse()
 	rest, err := clientcmd.BuildConfigFromFlags("", *config)
@@ -61,11 +142,37 @@ func main() {
 	rest.QPS, rest.Burst = 200, 400
 	client, err := kubernetes.NewForConfig(rest)
 	must(err)
-	must(run("ip", "link", "add", "pods", "type", "bridge"))
-	must(run("ip", "addr", "add", "10.244.0.1/16", "dev", "pods"))
+	must(run("ip", "link", "add", "name", "pods", "type", "bridge"))
+	must(run("ip", "addr", "add", address+"/16", "dev", "pods"))
 	must(run("ip", "link", "set", "pods", "up"))
-	k := &kubelet{client: client, program: *program, folder: *folder, pods: map[string]*pod{}, lbs: map[string]*balancer{}, next: 1, nextLB: 1}
+	k := &kubelet{
+		client:  client,
+		program: *program,
+		coredns: *coredns,
+		folder:  *folder,
+		logs:    &logs{byPod: map[string]*lines{}},
+		pods:    map[string]*pod{},
+		lbs:     map[string]*balancer{},
+		next:    1,
+		nextLB:  1,
+	}
 	ctx := context.Background()
+	labels := map[string]string{"topology.kubernetes.io/zone": "test"}
+	status := v1.NodeStatus{
+		Addresses:       []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: address}},
+		DaemonEndpoints: v1.NodeDaemonEndpoints{KubeletEndpoint: v1.DaemonEndpoint{Port: port}},
+	}
+	machine := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: labels}, Status: status}
+	_, err = client.CoreV1().Nodes().Create(ctx, machine, metav1.CreateOptions{})
+	must(err)
+	own, err := certificate()
+	must(err)
+	server := &http.Server{
+		Addr:      fmt.Sprintf("%s:%d", address, port),
+		Handler:   k.logs,
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{own}, MinVersion: tls.VersionTLS12},
+	}
+	go func() { must(server.ListenAndServeTLS("", "")) }()
 	for ; ; time.Sleep(200 * time.Millisecond) {
 		if err := k.turn(ctx); err != nil {
 			log.Printf("%v", err)
@@ -162,7 +269,7 @@ func (k *kubelet) pod(ctx context.Context, p *v1.Pod) error {
 func (k *kubelet) report(ctx context.Context, p *v1.Pod, started *pod) error {
 	now := metav1.Now()
 	status := p.Status.DeepCopy()
-	status.Phase, status.PodIP, status.HostIP = v1.PodRunning, started.address, "10.244.0.1"
+	status.Phase, status.PodIP, status.HostIP = v1.PodRunning, started.address, address
 	status.PodIPs = []v1.PodIP{{IP: started.address}}
 	status.StartTime = &now
 	status.Conditions = nil
@@ -209,38 +316,49 @@ func (k *kubelet) start(ctx context.Context, p *v1.Pod) (*pod, error) {
 	}
 	k.next++
 	number := k.next
-	address := fmt.Sprintf("10.244.%d.%d", number/250, number%250+2)
+	own := fmt.Sprintf("10.244.%d.%d", number/250, number%250+2)
 	name := fmt.Sprintf("pod%d", number)
 	for _, line := range []string{
 		"netns add " + name,
-		"link add v" + name + " type veth peer name eth0 netns " + name,
+		"link add name v" + name + " type veth peer name eth0 netns " + name,
 		"link set v" + name + " master pods up",
-		"-n " + name + " addr add " + address + "/16 dev eth0",
+		"-n " + name + " addr add " + own + "/16 dev eth0",
 		"-n " + name + " link set eth0 up",
 		"-n " + name + " link set lo up",
-		"-n " + name + " route add default via 10.244.0.1",
+		"-n " + name + " route add default via " + address,
 	} {
 		if err := run("ip", strings.Fields(line)...); err != nil {
 			return nil, err
 		}
 	}
-	args := append([]string{"netns", "exec", name, k.program}, container.Args...)
+	program := k.program
+	if strings.Contains(container.Image, "coredns") {
+		program = k.coredns
+	}
+	args := []string{"netns", "exec", name, program}
+	for _, argument := range container.Args {
+		for from, to := range paths {
+			argument = strings.ReplaceAll(argument, from, to)
+		}
+		args = append(args, argument)
+	}
 	command := exec.Command("ip", args...)
 	command.Env = append(os.Environ(), env...)
-	logs, err := os.Create(filepath.Join(k.folder, name+".log"))
-	if err != nil {
-		return nil, err
-	}
-	command.Stdout, command.Stderr = logs, logs
+	output, input := io.Pipe()
+	command.Stdout, command.Stderr = input, input
 	if err := command.Start(); err != nil {
 		return nil, err
 	}
-	started := &pod{namespace: name, address: address, command: command, gone: make(chan struct{})}
+	started := &pod{namespace: name, address: own, command: command, logs: &lines{}, gone: make(chan struct{})}
+	k.logs.Lock()
+	k.logs.byPod[p.Namespace+"/"+p.Name] = started.logs
+	k.logs.Unlock()
+	go started.logs.read(output)
 	go func() {
 		if err := command.Wait(); err != nil {
 			log.Printf("%s (%s/%s): %v", name, p.Namespace, p.Name, err)
 		}
-		logs.Close()
+		input.Close()
 		close(started.gone)
 	}()
 	return started, nil
@@ -398,11 +516,11 @@ func copyBoth(client *net.TCPConn, to string) {
 }
 
 func relayUDP(from, to string) (io.Closer, error) {
-	address, err := net.ResolveUDPAddr("udp", from)
+	own, err := net.ResolveUDPAddr("udp", from)
 	if err != nil {
 		return nil, err
 	}
-	socket, err := net.ListenUDP("udp", address)
+	socket, err := net.ListenUDP("udp", own)
 	if err != nil {
 		return nil, err
 	}
