@@ -46,6 +46,9 @@ pub struct Args {
     /// The target ports of the Services of Gateways
     #[arg(long, default_value = "20000-20999")]
     pub target_ports: String,
+    /// A port that Gateways cannot have, because something else listens on it (repeatable). Ports of Ingresses are reserved, too
+    #[arg(long, default_values_t = [8081, 9901, 9902])]
+    pub reserved_port: Vec<u16>,
     /// The type of the Services of Gateways
     #[arg(long, value_enum, default_value = "LoadBalancer")]
     pub service_type: ServiceType,
@@ -175,6 +178,13 @@ impl Args {
                 Some(Name::new(namespace, name))
             }
         };
+        let others = [self.ingress_http_port, self.ingress_https_port];
+        let taken = self.reserved_port.iter().chain(&others).copied();
+        if let Ports::Services { first, last } = ports
+            && let Some(port) = taken.clone().find(|port| (first..=last).contains(port))
+        {
+            bail!("--target-ports: port {port} is used for another purpose");
+        }
         let mut listener = Table::default();
         if !self.trusted_proxy.is_empty() {
             listener.set("trusted_proxies", self.trusted_proxy.clone());
@@ -189,6 +199,7 @@ impl Args {
             gateway_controller: self.gateway_controller.clone(),
             ingress_controller: self.ingress_controller.clone(),
             ports,
+            reserved: self.reserved_port.iter().copied().collect(),
             namespace: self.namespace.clone(),
             addresses: self.address.clone(),
             ingress_ports: (self.ingress_http_port, self.ingress_https_port),
@@ -230,7 +241,12 @@ mod tests {
 
     #[test]
     fn mistakes() {
-        for bad in [["--target-ports", "5-1"], ["--target-ports", "x"], ["--ingress-service", "x"]] {
+        for bad in [
+            ["--target-ports", "5-1"],
+            ["--target-ports", "x"],
+            ["--target-ports", "8000-8100"],
+            ["--ingress-service", "x"],
+        ] {
             assert!(args(&bad).settings().is_err(), "{bad:?}");
         }
         assert!(args(&["--selector", "a"]).selector().is_err());

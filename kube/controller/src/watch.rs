@@ -46,16 +46,51 @@ const fn selector(kind: Kind) -> Option<&'static str> {
     }
 }
 
+/// Whether a version of a kind that this program reads is defined. An API server that is starting answers 404 for objects of all definitions
+/// that it has not loaded yet. To take this for "there are no objects" would remove all routes of the gateway, so the definition itself is read.
+async fn is_defined(client: &Client, kind: Kind) -> kube::Result<bool> {
+    if !kind.group().ends_with(".networking.k8s.io") {
+        // It is part of every API server.
+        return Ok(true);
+    }
+    let definitions = ApiResource {
+        group: "apiextensions.k8s.io".to_owned(),
+        version: "v1".to_owned(),
+        api_version: "apiextensions.k8s.io/v1".to_owned(),
+        kind: "CustomResourceDefinition".to_owned(),
+        plural: "customresourcedefinitions".to_owned(),
+    };
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &definitions);
+    let found = api.get_opt(&format!("{}.{}", kind.plural(), kind.group())).await?;
+    Ok(found.is_some_and(|definition| serves(&definition.data, kind.versions())))
+}
+
+/// Whether a definition serves one of these versions.
+fn serves(definition: &Value, wanted: &[&str]) -> bool {
+    let versions = definition["spec"]["versions"].as_array().map_or(&[][..], Vec::as_slice);
+    let is_wanted = |version: &Value| version["name"].as_str().is_some_and(|name| wanted.contains(&name));
+    versions.iter().any(|version| version["served"] == true && is_wanted(version))
+}
+
 /// Keeps the store up to date for a kind, forever.
 pub async fn run(client: Client, kind: Kind, store: Arc<Store>, metrics: Arc<Metrics>) {
     let mut pause = Duration::from_secs(1);
     loop {
         match follow(&client, kind, &store, &metrics, &mut pause).await {
-            // The definition is not installed: there are no such objects. It may be installed later.
-            Ok(false) => {
-                store.replace(kind, kind.versions()[0], Vec::new());
-                tokio::time::sleep(LONGEST_PAUSE).await;
-            }
+            Ok(false) => match is_defined(&client, kind).await {
+                // There are no such objects. The definition may be installed later.
+                Ok(false) => {
+                    store.replace(kind, kind.versions()[0], Vec::new());
+                    tokio::time::sleep(LONGEST_PAUSE).await;
+                }
+                Ok(true) => tokio::time::sleep(Duration::from_secs(1)).await,
+                Err(e) => {
+                    metrics.watch_failures.add(1);
+                    log::warning!("the definition of {}: {}", kind.plural(), told(&e));
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            },
             Ok(true) => {}
             Err(e) => {
                 metrics.watch_failures.add(1);
@@ -164,5 +199,21 @@ async fn watch(
 fn note(newest: &mut String, object: &DynamicObject) {
     if let Some(version) = &object.metadata.resource_version {
         newest.clone_from(version);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn definitions_serve_versions() {
+        let definition = json!({ "spec": { "versions": [
+            { "name": "v1", "served": false },
+            { "name": "v1alpha2", "served": true },
+        ]}});
+        assert!(serves(&definition, &["v1", "v1alpha2"]));
+        assert!(!serves(&definition, &["v1"]) && !serves(&definition, &["v1alpha3"]) && !serves(&json!({}), &["v1"]));
     }
 }

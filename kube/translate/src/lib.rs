@@ -95,6 +95,8 @@ pub struct Settings {
     pub ingress_controller: String,
     /// How Gateways get ports.
     pub ports: Ports,
+    /// Ports that Gateways cannot have: the gateway or the controller listens on them for other purposes.
+    pub reserved: BTreeSet<u16>,
     /// The namespace of the controller, where the Services of Gateways are.
     pub namespace: String,
     /// The addresses of Gateways where no Service has any.

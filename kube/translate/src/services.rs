@@ -52,6 +52,12 @@ pub fn owner(service: &Service) -> Option<Name> {
     is_managed.then(|| Name::new(namespace, name))
 }
 
+/// A text as the value of a label.
+fn label(text: &str) -> String {
+    let start: String = text.chars().take(63).collect();
+    start.trim_end_matches(['-', '.', '_']).to_owned()
+}
+
 fn target_of(port: &crate::objects::core::ServicePort) -> Option<u16> {
     port.target_port.as_u64().and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0)
 }
@@ -70,7 +76,13 @@ impl Translation<'_> {
                 let mut owners: BTreeMap<u16, Name> = BTreeMap::new();
                 for gateway in gateways {
                     gateway.addresses = self.settings.addresses.iter().map(|a| address(a)).collect();
-                    for listener in &mut gateway.listeners {
+                    for listener in gateway.listeners.iter_mut().filter(|listener| listener.wants_port()) {
+                        let (plain, tls) = self.settings.ingress_ports;
+                        if self.settings.reserved.contains(&listener.port) || [plain, tls].contains(&listener.port) {
+                            let message = format!("port {} is used for another purpose", listener.port);
+                            listener.accepted = Err(("PortUnavailable", message));
+                            continue;
+                        }
                         let owner = owners.entry(listener.port).or_insert_with(|| gateway.name.clone());
                         if *owner == gateway.name {
                             listener.internal = Some(listener.port);
@@ -140,7 +152,7 @@ impl Translation<'_> {
             }
             let mut labels = gateway.labels.clone();
             labels.insert(MANAGED_LABEL.to_owned(), MANAGED.to_owned());
-            labels.insert(GATEWAY_NAME_LABEL.to_owned(), gateway.name.name.chars().take(63).collect());
+            labels.insert(GATEWAY_NAME_LABEL.to_owned(), label(&gateway.name.name));
             let mut annotations = gateway.annotations.clone();
             annotations.insert(GATEWAY_ANNOTATION.to_owned(), gateway.name.to_string());
             self.services.push(GatewayService {
@@ -178,4 +190,21 @@ fn addresses(service: &Service, others: &[String]) -> Vec<GatewayAddress> {
 /// The reference to a Gateway in messages.
 pub(crate) fn gateway_ref(name: &Name) -> ObjectRef {
     ObjectRef { kind: Kind::Gateway, name: name.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_services_and_labels_are_valid() {
+        let long = format!("{}.{}", "a".repeat(62), "b".repeat(100));
+        assert_eq!(label(&long), "a".repeat(62));
+        assert_eq!(label("web.example"), "web.example");
+        for name in [long.as_str(), "web", "1.2"] {
+            let service = service_name(&Name::new("n", name));
+            assert!(service.len() <= 63 && !service.contains('.'), "{service}");
+        }
+        assert_ne!(service_name(&Name::new("n", "web")), service_name(&Name::new("m", "web")));
+    }
 }

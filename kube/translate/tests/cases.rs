@@ -23,6 +23,7 @@ fn settings(case: &str) -> Settings {
         gateway_controller: "sealane.github.io/gateway".to_owned(),
         ingress_controller: "sealane.github.io/ingress".to_owned(),
         ports,
+        reserved: [8081, 9901, 9902].into(),
         namespace: "sealane".to_owned(),
         addresses: vec!["192.0.2.1".to_owned()],
         ingress_ports: (8080, 8443),
