@@ -116,16 +116,21 @@ fn detail(body: &[u8]) -> String {
     detail.unwrap_or_else(|| String::from_utf8_lossy(body).chars().take(200).collect())
 }
 
+/// The errors of a problem document; warnings are in the same list.
 fn mistakes(body: &[u8]) -> Vec<Mistake> {
     let problem: Value = serde_json::from_slice(body).unwrap_or_default();
     let list = problem["errors"].as_array().map_or(&[][..], Vec::as_slice);
-    let mistake = |m: &Value| Mistake {
-        line: m["line"].as_u64().and_then(|line| usize::try_from(line).ok()).unwrap_or_default(),
-        message: m["message"].as_str().unwrap_or_default().to_owned(),
+    let mistake = |m: &Value| {
+        let line = m["line"].as_u64().filter(|_| m["file"] == "request");
+        Mistake {
+            line: line.and_then(|line| usize::try_from(line).ok()).unwrap_or_default(),
+            message: m["message"].as_str().unwrap_or_default().to_owned(),
+        }
     };
-    match list {
+    let errors: Vec<Mistake> = list.iter().filter(|m| m["severity"] != "warning").map(mistake).collect();
+    match errors[..] {
         [] => vec![Mistake { line: 0, message: detail(body) }],
-        list => list.iter().map(mistake).collect(),
+        _ => errors,
     }
 }
 
@@ -135,9 +140,11 @@ mod tests {
 
     #[test]
     fn mistakes_have_lines() {
-        let body =
-            br#"{"status":422,"detail":"no","errors":[{"line":3,"column":1,"message":"bad"},{"message":"all"}]}"#;
-        let expected = [(3, "bad"), (0, "all")].map(|(line, m)| Mistake { line, message: m.to_owned() });
+        let body = br#"{"status":422,"detail":"no","errors":[
+            {"severity":"error","file":"request","line":3,"column":1,"message":"bad"},
+            {"severity":"error","file":"lists/x.txt","line":4,"column":1,"message":"elsewhere"},
+            {"severity":"warning","file":"request","line":5,"column":1,"message":"unused"}]}"#;
+        let expected = [(3, "bad"), (0, "elsewhere")].map(|(line, m)| Mistake { line, message: m.to_owned() });
         assert_eq!(mistakes(body), expected);
         assert_eq!(mistakes(br#"{"detail":"no"}"#), [Mistake { line: 0, message: "no".to_owned() }]);
         assert_eq!(mistakes(b"x"), [Mistake { line: 0, message: "x".to_owned() }]);

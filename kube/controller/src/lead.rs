@@ -4,15 +4,19 @@
 //! says. This is measured with the instance's own clock, because the clocks of nodes differ. Writes carry the version of the Lease that was
 //! read, so of two instances that take it, one fails.
 //!
+//! An instance whose gateway does not have the configuration of the cluster does not take part.
+//!
 //! Two instances can believe that they lead for a moment, if one of them was paused. This does no harm: they write the same statuses, and each
 //! write carries the version of the object that was read.
 
 use crate::log;
+use crate::serve::Ready;
 use crate::times;
 use anyhow::Context;
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, PostParams};
 use serde_json::{Value, json};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -132,11 +136,18 @@ impl Lease {
 }
 
 /// Takes part in the election until the program stops.
-pub async fn run(lease: Lease, leads: watch::Sender<bool>, mut stopped: watch::Receiver<bool>) {
+pub async fn run(lease: Lease, leads: watch::Sender<bool>, ready: Arc<Ready>, mut stopped: watch::Receiver<bool>) {
     let mut seen = Seen::default();
     let mut renewed = Instant::now();
     loop {
-        let turn = tokio::time::timeout(TIMEOUT, lease.turn(&mut seen)).await;
+        let turn = async {
+            match ready.get() {
+                true => lease.turn(&mut seen).await,
+                // The statuses say what the leader's gateway has.
+                false => lease.release().await.map(|()| false),
+            }
+        };
+        let turn = tokio::time::timeout(TIMEOUT, turn).await;
         let turn = turn.context("the API server does not answer").and_then(|turn| turn);
         match turn {
             Ok(is_leader) => {

@@ -51,8 +51,8 @@ async fn run(args: args::Args) -> anyhow::Result<()> {
     let (leads, is_leader) = value::channel(false);
     let (stop, stopped) = value::channel(false);
     let lease = lead::Lease::new(client.clone(), &args.namespace, &args.lease, &args.identity()?);
-    let lease = tokio::spawn(lead::run(lease, leads, stopped.clone()));
     let ready = Arc::new(serve::Ready::default());
+    let lease = tokio::spawn(lead::run(lease, leads, ready.clone(), stopped.clone()));
     tokio::spawn(serve::run(args.listen, ready.clone(), metrics.clone()));
     let cluster = cluster::Cluster::new(client, &args, &settings)?;
     let gateway = admin::Gateway::new(&args.admin);

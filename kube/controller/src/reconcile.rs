@@ -45,6 +45,13 @@ struct InUse {
     looked: Option<Instant>,
 }
 
+/// What was logged, so that a failure that lasts is not logged every second.
+#[derive(Default)]
+struct Told {
+    failure: String,
+    refused: BTreeMap<ObjectRef, String>,
+}
+
 /// The objects that the mistakes are about.
 fn culprits(rendered: &Rendered, mistakes: &[Mistake]) -> BTreeMap<ObjectRef, String> {
     let found = mistakes.iter().filter_map(|mistake| {
@@ -57,18 +64,26 @@ fn culprits(rendered: &Rendered, mistakes: &[Mistake]) -> BTreeMap<ObjectRef, St
 impl Reconciler {
     /// Runs forever.
     pub async fn run(mut self, config: PathBuf, interval: Duration) -> Infallible {
-        let mut in_use = InUse::default();
+        let (mut in_use, mut told) = (InUse::default(), Told::default());
         loop {
             let is_known = self.expected.iter().all(|kind| self.store.lock().synced.contains(kind));
             let pause = match is_known {
                 false => LOOK,
-                true => match self.turn(&config, &mut in_use).await {
-                    Ok(()) => LOOK,
+                true => match self.turn(&config, &mut in_use, &mut told).await {
+                    Ok(()) => {
+                        told.failure.clear();
+                        LOOK
+                    }
                     Err(e) => {
                         self.metrics.gateway_failures.add(1);
+                        self.metrics.leader.set(0);
                         self.ready.set(false);
                         in_use = InUse::default();
-                        log::warning!("{e:#}");
+                        let failure = format!("{e:#}");
+                        if failure != told.failure {
+                            log::warning!("{failure}; trying again every {} s", PAUSE.as_secs());
+                            told.failure = failure;
+                        }
                         PAUSE
                     }
                 },
@@ -83,7 +98,7 @@ impl Reconciler {
         }
     }
 
-    async fn turn(&mut self, config: &Path, in_use: &mut InUse) -> anyhow::Result<()> {
+    async fn turn(&mut self, config: &Path, in_use: &mut InUse, told: &mut Told) -> anyhow::Result<()> {
         if in_use.looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
             let tag = self.gateway.tag().await?;
             if tag != in_use.tag {
@@ -92,7 +107,7 @@ impl Reconciler {
             }
             in_use.looked = Some(Instant::now());
         }
-        let outcome = self.apply(config, in_use).await?;
+        let outcome = self.apply(config, in_use, told).await?;
         self.ready.set(true);
         let is_leader = *self.is_leader.borrow_and_update();
         self.metrics.leader.set(u64::from(is_leader));
@@ -103,7 +118,7 @@ impl Reconciler {
     }
 
     /// Translates, and gives the gateway the result, unless it has it. Objects that the gateway refuses are left out.
-    async fn apply(&mut self, config: &Path, in_use: &mut InUse) -> anyhow::Result<Outcome> {
+    async fn apply(&mut self, config: &Path, in_use: &mut InUse, told: &mut Told) -> anyhow::Result<Outcome> {
         let mut refused: BTreeMap<ObjectRef, String> = BTreeMap::new();
         for _ in 0..ROUNDS {
             let outcome = self.translate(&refused);
@@ -111,6 +126,7 @@ impl Reconciler {
             self.metrics.configuration_bytes.set(rendered.toml.len() as u64);
             if rendered.toml == in_use.toml {
                 self.metrics.refused_objects.set(refused.len() as u64);
+                told.refused = refused;
                 return Ok(outcome);
             }
             if rendered.toml.len() > LARGEST_CONFIGURATION {
@@ -125,6 +141,7 @@ impl Reconciler {
                     in_use.tag = tag;
                     in_use.toml.clone_from(&rendered.toml);
                     files::remove_others(config, &rendered.files)?;
+                    told.refused = refused;
                     return Ok(outcome);
                 }
                 Applied::Changed => {
@@ -142,7 +159,7 @@ impl Reconciler {
                         let first = mistakes.first().map_or("", |mistake| mistake.message.as_str());
                         bail!("the gateway refuses the configuration, for no object in particular: {first}");
                     }
-                    for (object, why) in &new {
+                    for (object, why) in new.iter().filter(|(object, why)| told.refused.get(*object) != Some(*why)) {
                         log::warning!("{object} is left out: {why}");
                     }
                     refused.extend(new);

@@ -29,12 +29,17 @@ impl Ready {
     pub fn set(&self, is_ready: bool) {
         self.0.store(is_ready, Relaxed);
     }
+
+    /// Whether it has it.
+    pub fn get(&self) -> bool {
+        self.0.load(Relaxed)
+    }
 }
 
 fn respond(path: &str, ready: &Ready, metrics: &Metrics) -> Response<Full<Bytes>> {
     let (status, body) = match path {
         "/healthz" => (StatusCode::OK, "ok\n".to_owned()),
-        "/readyz" if ready.0.load(Relaxed) => (StatusCode::OK, "ok\n".to_owned()),
+        "/readyz" if ready.get() => (StatusCode::OK, "ok\n".to_owned()),
         "/readyz" => {
             (StatusCode::SERVICE_UNAVAILABLE, "the gateway does not have the configuration of the cluster\n".to_owned())
         }

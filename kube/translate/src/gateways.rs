@@ -40,6 +40,8 @@ pub(crate) struct ListenerState {
     from: AllowedNamespaces,
     pub attached: u32,
     pub accepted: Result<(), Why>,
+    /// The Gateway cannot be read, or the gateway refuses it. Its Service stays: with another one, it would get another address.
+    is_refused: bool,
     conflict: Option<Why>,
     resolved: Result<(), Why>,
     /// With TLS: the files of certificates and keys.
@@ -115,7 +117,7 @@ impl ListenerState {
     }
 
     pub fn is_served(&self) -> bool {
-        self.wants_port() && self.internal.is_some()
+        self.wants_port() && self.internal.is_some() && !self.is_refused
     }
 
     /// The address, as the configuration has it.
@@ -135,6 +137,7 @@ impl ListenerState {
             from: AllowedNamespaces::Same,
             attached: 0,
             accepted: Ok(()),
+            is_refused: false,
             conflict: None,
             resolved: Ok(()),
             certificates: Vec::new(),
@@ -266,11 +269,14 @@ impl ListenerState {
         };
         let accepted = match &self.conflict {
             Some(conflict) => Err(conflict.clone()),
+            None if self.is_refused => Err(("Invalid", "the Gateway is not accepted".to_owned())),
             None => self.accepted.clone(),
         };
         let programmed = match () {
             () if self.is_served() => Ok(()),
-            () if self.wants_port() => Err(("Pending", "the Service of the Gateway has no target port yet".to_owned())),
+            () if self.wants_port() && !self.is_refused => {
+                Err(("Pending", "the Service of the Gateway has no target port yet".to_owned()))
+            }
             () => Err(("Invalid", "the listener is not valid".to_owned())),
         };
         let group_kind = |kind: &Kind| GroupKind { group: Some(kind.group().to_owned()), kind: kind.name().to_owned() };
@@ -368,8 +374,11 @@ impl Translation<'_> {
         let mut listeners: Vec<ListenerState> =
             spec.listeners.iter().map(|listener| ListenerState::read(self, gateway, listener)).collect();
         mark_conflicts(&mut listeners);
-        if accepted.is_err() {
-            for listener in &mut listeners {
+        let is_refused = self.world.refusal(Kind::Gateway, &name).is_some();
+        for listener in listeners.iter_mut().filter(|_| accepted.is_err()) {
+            if is_refused {
+                listener.is_refused = true;
+            } else {
                 listener.accepted = Err(("Invalid", "the Gateway is not accepted".to_owned()));
             }
         }
@@ -438,7 +447,7 @@ impl Translation<'_> {
             let generation = gateway.generation;
             let good = gateway.listeners.iter().filter(|l| l.wants_port() && l.resolved.is_ok()).count();
             let served = gateway.listeners.iter().any(ListenerState::is_served);
-            let usable = gateway.listeners.iter().any(ListenerState::wants_port);
+            let usable = gateway.accepted.is_ok() && gateway.listeners.iter().any(ListenerState::wants_port);
             let accepted = match &gateway.accepted {
                 Err((reason, message)) => Condition::new("Accepted", false, reason, message, generation),
                 Ok(()) if good == gateway.listeners.len() => {

@@ -96,10 +96,10 @@ impl Translation<'_> {
                 Err(why) => self.event(&object, "NotServed", format!("the Ingress is not served: {why}")),
             }
         }
-        self.ingress_listeners(certificates);
         for (name, plan) in hosts {
             self.ingress_host(name, plan, &options);
         }
+        self.ingress_listeners(certificates);
     }
 
     fn ingress_certificates(
@@ -190,6 +190,8 @@ impl Translation<'_> {
 
     fn ingress_listeners(&mut self, certificates: Vec<Section>) {
         let (plain, tls) = self.settings.ingress_ports;
+        let is_used = |port: u16| self.config.hosts.iter().any(|host| host.listener == format!(":{port}"));
+        let (plain_is_used, tls_is_used) = (is_used(plain), is_used(tls));
         let origin = ObjectRef { kind: Kind::IngressClass, name: Name::default() };
         let mut listener = |port: u16, certificates: Option<Vec<Section>>| {
             let mut settings = self.settings.listener.clone();
@@ -212,8 +214,11 @@ impl Translation<'_> {
             };
             self.config.listeners.insert(address, listener);
         };
-        listener(plain, None);
-        if !certificates.is_empty() {
+        // A listener that serves no host would be of no use.
+        if plain_is_used {
+            listener(plain, None);
+        }
+        if tls_is_used {
             listener(tls, Some(certificates));
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! With the environment variable `UPDATE=1`, the files are written. With `SEALANE_BIN`, this program checks each configuration.
 
-use sealane_kube_translate::objects::{Condition, Kind, Name};
+use sealane_kube_translate::objects::{Condition, Kind, Name, ObjectRef};
 use sealane_kube_translate::status::Status;
 use sealane_kube_translate::toml::Table;
 use sealane_kube_translate::{FEATURES, Outcome, Ports, Settings, Support, World, annotations, model, translate};
@@ -156,6 +156,23 @@ fn cases() {
             check_with_gateway(program, &outcome);
         }
     }
+}
+
+/// A Gateway that the gateway refuses is not served, and keeps its Service: its address would change, and the next translation, which does not
+/// know yet that it is refused, would create the Service again.
+#[test]
+fn a_gateway_that_is_refused_keeps_its_service() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/services/objects.yaml");
+    let mut world = world(&std::fs::read_to_string(file).unwrap());
+    let before = translate(&world, &settings("services"));
+    assert!(before.rendered.toml.contains("address = \":20002\""));
+    let gateway = ObjectRef { kind: Kind::Gateway, name: Name::new("infra", "recorded") };
+    world.refused.insert(gateway.clone(), "the gateway refuses it".to_owned());
+    let after = translate(&world, &settings("services"));
+    assert_eq!(after.services, before.services);
+    assert!(!after.rendered.toml.contains("address = \":20002\""));
+    let Status::Gateway { conditions, .. } = &after.statuses[&gateway] else { panic!("it is a Gateway") };
+    assert!(conditions.iter().all(|condition| condition.status == "False"), "{conditions:?}");
 }
 
 /// What the reference says, section by section, is what the code does.
