@@ -85,7 +85,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
     command.arg(module.join("conformance.sh")).arg(&programs).arg(gateway).arg(built.join("sealane-kube"));
     command.arg(&data).arg(definitions);
     match &options.test {
-        Some(test) => command.args(["--run-test", test]),
+        Some(test) => command.args(["--run-test", test.as_str()]),
         None => command.args(["--conformance-profiles", PROFILES]),
     };
     let status = command.status().context("unshare")?;

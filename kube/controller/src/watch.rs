@@ -61,8 +61,11 @@ async fn is_defined(client: &Client, kind: Kind) -> kube::Result<bool> {
         plural: "customresourcedefinitions".to_owned(),
     };
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &definitions);
-    let found = api.get_opt(&format!("{}.{}", kind.plural(), kind.group())).await?;
-    Ok(found.is_some_and(|definition| serves(&definition.data, kind.versions())))
+    match api.get(&format!("{}.{}", kind.plural(), kind.group())).await {
+        Ok(definition) => Ok(serves(&definition.data, kind.versions())),
+        Err(e) if is_not_found(&e) => Ok(false),
+        Err(e) => Err(e),
+    }
 }
 
 /// Whether a definition serves one of these versions.
@@ -217,3 +220,7 @@ mod tests {
         assert!(!serves(&definition, &["v1"]) && !serves(&definition, &["v1alpha3"]) && !serves(&json!({}), &["v1"]));
     }
 }
+
+#[cfg(test)]
+#[path = "watch_tests.rs"]
+mod recorded;
