@@ -55,8 +55,14 @@ impl Translation<'_> {
         Ok((self.config.file("cert", certificate), self.config.file("key", key)))
     }
 
-    /// Writes a file with the authorities of a ConfigMap (`ca.crt`).
+    /// Writes a file with the authorities of a ConfigMap.
     pub(crate) fn authority_of_config_map(&mut self, name: &Name) -> Result<String, String> {
+        let text = self.authorities(name)?;
+        Ok(self.config.file("ca", text))
+    }
+
+    /// The authorities of a ConfigMap (`ca.crt`).
+    pub(crate) fn authorities(&self, name: &Name) -> Result<Vec<u8>, String> {
         let map = self.world.config_maps.get(name).ok_or_else(|| format!("there is no ConfigMap {name}"))?;
         let text = match (map.data.get("ca.crt"), map.binary_data.get("ca.crt")) {
             (Some(text), _) => text.clone().into_bytes(),
@@ -66,7 +72,7 @@ impl Translation<'_> {
             (None, None) => return Err(format!("ConfigMap {name} has no \"ca.crt\"")),
         };
         check_certificates(&text).map_err(|why| format!("\"ca.crt\" of ConfigMap {name}: {why}"))?;
-        Ok(self.config.file("ca", text))
+        Ok(text)
     }
 
     /// Writes a file with the authorities of a Secret (`ca.crt`).

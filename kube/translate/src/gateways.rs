@@ -2,7 +2,7 @@
 
 use crate::model::{Listener as ModelListener, Section};
 use crate::objects::core::LabelSelector;
-use crate::objects::gateway::{Gateway, GatewayAddress, GroupKind, Listener};
+use crate::objects::gateway::{FrontendValidation, Gateway, GatewayAddress, GroupKind, Listener};
 use crate::objects::{Condition, GATEWAY_GROUP, Kind, Name, ObjectRef};
 use crate::services::gateway_ref;
 use crate::status::{ListenerStatus, Status};
@@ -46,6 +46,8 @@ pub(crate) struct ListenerState {
     resolved: Result<(), Why>,
     /// With TLS: the files of certificates and keys.
     certificates: Vec<(String, String)>,
+    /// With TLS: the file of authorities of client certificates, without which clients are refused.
+    client_authorities: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +143,7 @@ impl ListenerState {
             conflict: None,
             resolved: Ok(()),
             certificates: Vec::new(),
+            client_authorities: None,
         };
         if protocol == Protocol::Unknown {
             state.accepted =
@@ -243,6 +246,45 @@ impl ListenerState {
                 Err(why) => self.resolved = Err(why),
             }
         }
+        if let Some(validation) = gateway.spec.tls.as_ref().and_then(|tls| tls.validation(listener.port)) {
+            self.read_validation(translation, gateway, validation);
+        }
+    }
+
+    /// Reads how client certificates are verified. What cannot be read refuses the listener, which would otherwise let in everybody.
+    fn read_validation(&mut self, translation: &mut Translation, gateway: &Gateway, validation: &FrontendValidation) {
+        if validation.mode.as_deref().is_some_and(|mode| mode != "AllowValidOnly") {
+            self.accepted = Err(("UnsupportedValue", "only the mode AllowValidOnly is supported".to_owned()));
+            return;
+        }
+        let mut authorities = Vec::new();
+        for reference in &validation.ca_certificate_refs {
+            let (group, kind) = (reference.group.as_deref().unwrap_or(""), reference.kind.as_deref());
+            let namespace = reference.namespace.as_deref().unwrap_or(&gateway.metadata.namespace);
+            let name = Name::new(namespace, &reference.name);
+            let from = (GATEWAY_GROUP, Kind::Gateway.name(), gateway.metadata.namespace.as_str());
+            let found = if (group, kind) != ("", Some("ConfigMap")) {
+                Err(("InvalidCACertificateKind", "authorities of client certificates must be ConfigMaps".to_owned()))
+            } else if !translation.world.may_refer(from, ("", "ConfigMap", &name)) {
+                let message = format!("no ReferenceGrant in namespace {namespace} allows the reference to {name}");
+                Err(("RefNotPermitted", message))
+            } else {
+                translation.authorities(&name).map_err(|why| ("InvalidCACertificateRef", why))
+            };
+            match found {
+                Ok(text) => {
+                    authorities.extend(text);
+                    authorities.push(b'\n');
+                }
+                Err(why) => self.resolved = Err(why),
+            }
+        }
+        if authorities.is_empty() {
+            let message = "no authority of client certificates can be used".to_owned();
+            self.accepted = Err(("NoValidCACertificate", message));
+            return;
+        }
+        self.client_authorities = Some(translation.config.file("ca", authorities));
     }
 
     /// Whether a route of this namespace may attach.
@@ -363,9 +405,8 @@ impl Translation<'_> {
             Err(("InvalidParameters", "infrastructure.parametersRef is not supported".to_owned()))
         } else if wants_address {
             Err(("UnsupportedAddress", "addresses cannot be chosen".to_owned()))
-        } else if spec.tls.is_some() {
-            // A listener that ignores it would let in clients without a certificate.
-            Err(("Invalid", "spec.tls (client certificates) is not supported".to_owned()))
+        } else if spec.tls.as_ref().is_some_and(|tls| tls.backend.is_some()) {
+            Err(("Invalid", "spec.tls.backend (a client certificate for backends) is not supported".to_owned()))
         } else if spec.default_scope.is_some() {
             Err(("Invalid", "defaultScope is not supported".to_owned()))
         } else {
@@ -437,6 +478,11 @@ impl Translation<'_> {
                 entry.settings = settings;
                 let known = entry.certificates.get_or_insert_default();
                 known.extend(certificates.into_iter().filter(|c| !known.contains(c)).collect::<Vec<_>>());
+                // All listeners of a port have the same rule.
+                if let (Some(authorities), true) = (&listener.client_authorities, entry.client_auth.is_empty()) {
+                    let settings = Table::default().with("mode", "require").with("ca", authorities.as_str());
+                    entry.client_auth.push(Section { settings, origin: origin.clone() });
+                }
             }
         }
     }

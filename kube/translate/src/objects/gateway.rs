@@ -49,10 +49,67 @@ pub struct GatewaySpec {
     pub infrastructure: Option<Infrastructure>,
     /// Which ListenerSets may attach; this controller serves none.
     pub allowed_listeners: Option<serde_json::Value>,
-    /// Client certificates, in both directions; this controller serves no Gateway that has them.
-    pub tls: Option<serde_json::Value>,
+    /// Client certificates, in both directions.
+    pub tls: Option<GatewayTls>,
     /// Experimental.
     pub default_scope: Option<serde_json::Value>,
+}
+
+/// `tls` of a Gateway.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GatewayTls {
+    /// The gateway's own certificate for backends; this controller serves no Gateway that has one.
+    pub backend: Option<serde_json::Value>,
+    /// Client certificates.
+    pub frontend: Option<FrontendTls>,
+}
+
+/// Client certificates that listeners ask for.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct FrontendTls {
+    /// For all ports but those in `per_port`.
+    pub default: FrontendConfig,
+    /// For single ports.
+    pub per_port: Vec<FrontendPort>,
+}
+
+/// The rule of a port.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FrontendPort {
+    /// The port.
+    pub port: u16,
+    /// The rule.
+    pub tls: FrontendConfig,
+}
+
+/// A rule for client certificates.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FrontendConfig {
+    /// `None`: clients need no certificate.
+    pub validation: Option<FrontendValidation>,
+}
+
+/// How client certificates are verified.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct FrontendValidation {
+    /// ConfigMaps with `ca.crt`.
+    pub ca_certificate_refs: Vec<ObjectReference>,
+    /// `AllowValidOnly` (the default) or `AllowInsecureFallback`.
+    pub mode: Option<String>,
+}
+
+impl GatewayTls {
+    /// The rule for a port.
+    pub fn validation(&self, port: u16) -> Option<&FrontendValidation> {
+        let frontend = self.frontend.as_ref()?;
+        let own = frontend.per_port.iter().find(|entry| entry.port == port).map(|entry| &entry.tls);
+        own.unwrap_or(&frontend.default).validation.as_ref()
+    }
 }
 
 /// An address.
