@@ -1,8 +1,8 @@
 //! `cargo xtask kubernetes`: the conformance suite of the Gateway API against `sealane-kube` and the gateway, with a real API server.
 //!
 //! etcd, the API server, its controllers, CoreDNS and the suite are built from Go modules; a program in `packaging/kubernetes/test-cluster`
-//! stands in for kubelet and for load balancers. All of it runs in namespaces of its own, so it needs root. The first build takes about half an
-//! hour on two cores. The report is `docs/measurements/kubernetes/report.yaml`.
+//! stands in for kubelet and for load balancers. All of it runs in namespaces of its own, so it needs root. The first build takes about
+//! half an hour on two cores. The report is `docs/measurements/kubernetes/report.yaml`.
 
 use crate::metadata::{Workspace, cargo};
 use crate::programs::{checked, quiet};

@@ -243,7 +243,8 @@ fn judge_source(folder: &str, file: &str, text: &str) -> Vec<(usize, String)> {
         if matches!(place(folder), Some(Place::Product(_))) && folder != "gateway/tls" {
             look(UNBUFFERED, "only gateway/tls may use rustls' unbuffered API");
         }
-        if matches!(place(folder), Some(Place::Product(_))) && !["gateway/sealane", "kube/controller"].contains(&folder) {
+        if matches!(place(folder), Some(Place::Product(_))) && !["gateway/sealane", "kube/controller"].contains(&folder)
+        {
             look(PRINTS, "only the programs may print; all other code writes to the log");
         }
         for (_, names, why) in SEPARATE.iter().filter(|(folder, ..)| file.starts_with(folder)) {

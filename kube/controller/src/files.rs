@@ -40,8 +40,8 @@ pub fn prepare(config: &Path, base: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Writes the files of a configuration that is about to be applied. Their names contain a hash of their content, so a file that is there has
-/// the right content, unless it was cut off.
+/// Writes the files of a configuration that is about to be applied. Their names contain a hash of their content, so a file that is there
+/// has the right content, unless it was cut off.
 pub fn add(config: &Path, files: &BTreeMap<String, Vec<u8>>) -> anyhow::Result<()> {
     let folder = folder_of(config);
     for (name, content) in files {

@@ -6,8 +6,8 @@
 //!
 //! An instance whose gateway does not have the configuration of the cluster does not take part.
 //!
-//! Two instances can believe that they lead for a moment, if one of them was paused. This does no harm: they write the same statuses, and each
-//! write carries the version of the object that was read.
+//! Two instances can believe that they lead for a moment, if one of them was paused. This does no harm: they write the same statuses, and
+//! each write carries the version of the object that was read.
 
 use crate::log;
 use crate::serve::Ready;

@@ -9,8 +9,8 @@
 //!           events
 //! ```
 //!
-//! There is no queue of changes: watches write what they learn into the store, and the loop of `reconcile` translates all of it when something
-//! has changed. Many changes in a short time are one translation.
+//! There is no queue of changes: watches write what they learn into the store, and the loop of `reconcile` translates all of it when
+//! something has changed. Many changes in a short time are one translation.
 
 mod admin;
 mod args;

@@ -46,8 +46,9 @@ const fn selector(kind: Kind) -> Option<&'static str> {
     }
 }
 
-/// Whether a version of a kind that this program reads is defined. An API server that is starting answers 404 for objects of all definitions
-/// that it has not loaded yet. To take this for "there are no objects" would remove all routes of the gateway, so the definition itself is read.
+/// Whether a version of a kind that this program reads is defined. An API server that is starting answers 404 for objects of all
+/// definitions that it has not loaded yet. To take this for "there are no objects" would remove all routes of the gateway, so the
+/// definition itself is read.
 async fn is_defined(client: &Client, kind: Kind) -> kube::Result<bool> {
     if !kind.group().ends_with(".networking.k8s.io") {
         // It is part of every API server.

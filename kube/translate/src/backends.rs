@@ -233,7 +233,7 @@ impl Translation<'_> {
         self.add_upstream(origin, &backend.label, settings, backend.tls.clone(), variant)
     }
 
-    /// Adds an upstream, unless it is there. Its name says which Services it is for, and, for all but the plain ones, a hash of its settings.
+    /// Adds an upstream, unless it is there. Its name says which Services it is for. All but the plain ones have a hash of their settings.
     pub(crate) fn add_upstream(
         &mut self,
         origin: &ObjectRef,

@@ -65,8 +65,8 @@ pub fn header_value(value: &str) -> Result<(), String> {
     })
 }
 
-/// Whether a text may be the value of a header of a request. The gateway replaces `{name}` in these values, and has no way to write the text
-/// `{name}` itself.
+/// Whether a text may be the value of a header of a request. The gateway replaces `{name}` in these values, and has no way to write the
+/// text `{name}` itself.
 pub fn request_header_value(value: &str) -> Result<(), String> {
     header_value(value)?;
     let mut rest = value;

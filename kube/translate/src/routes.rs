@@ -6,7 +6,7 @@ use crate::model::{Host, Section};
 use crate::names;
 use crate::objects::routes::{GrpcRule, HttpRule, ParentReference, Route};
 use crate::objects::{Condition, Kind, Metadata, Name, ObjectRef};
-use crate::rules::{Place, Rule, Rules};
+use crate::rules::{Place, Rule, Rules, grpc_rules, http_rules};
 use crate::services::gateway_ref;
 use crate::status::Status;
 use crate::toml::Table;
@@ -202,8 +202,8 @@ impl Translation<'_> {
             }
             // What is wrong with a rule is the same at every listener.
             let rules = match route {
-                AnyRoute::Http(route) => self.http_rules(head, &route.spec.rules),
-                AnyRoute::Grpc(route) => self.grpc_rules(head, &route.spec.rules),
+                AnyRoute::Http(route) => http_rules(&route.spec.rules),
+                AnyRoute::Grpc(route) => grpc_rules(&route.spec.rules),
             };
             let rules = rules.and_then(|rules| self.count_expressions(&rules.expressions()).map(|()| rules));
             let rules = match rules {

@@ -383,97 +383,99 @@ fn respond(status: u64) -> (&'static str, Value) {
     ("respond", Table::default().with("status", status).into())
 }
 
+/// Checks the rules of an HTTPRoute.
+pub(crate) fn http_rules(rules: &[HttpRule]) -> Result<Rules, String> {
+    let mut out = Rules::default();
+    for rule in rules {
+        if rule.session_persistence.is_some() {
+            return Err("sessionPersistence is not supported".to_owned());
+        }
+        let mut matches = Vec::new();
+        for m in &rule.matches {
+            if !m.query_params.is_empty() {
+                return Err("matches with queryParams are not supported".to_owned());
+            }
+            let mut expressions = Vec::new();
+            let path = path_of(m.path.as_ref(), &mut expressions)?;
+            let mut settings = Table::default();
+            if let Some(method) = &m.method {
+                if !checks::is_token(method) || method.bytes().any(|b| b.is_ascii_lowercase()) {
+                    return Err(format!("{method:?} is not a method"));
+                }
+                settings.set("methods", vec![method.as_str()]);
+            }
+            if let Some(headers) = headers_of(&m.headers, &mut expressions)? {
+                settings.set("headers", headers);
+            }
+            matches.push(Match { path, settings, expressions });
+        }
+        if rule.matches.is_empty() {
+            matches.push(everything());
+        }
+        let mut checked = Rule::new(matches, &rule.backend_refs)?;
+        checked.filters(&rule.filters)?;
+        checked.timeouts(rule.timeouts.as_ref(), rule.retry.as_ref())?;
+        out.all.push(checked);
+    }
+    Ok(out)
+}
+
+/// Checks the rules of a GRPCRoute.
+pub(crate) fn grpc_rules(rules: &[GrpcRule]) -> Result<Rules, String> {
+    let mut out = Rules::default();
+    for rule in rules {
+        if rule.session_persistence.is_some() {
+            return Err("sessionPersistence is not supported".to_owned());
+        }
+        let mut matches = Vec::new();
+        for m in &rule.matches {
+            let mut expressions = Vec::new();
+            let method = m.method.as_ref();
+            let kind = method.and_then(|method| method.kind.as_deref()).unwrap_or("Exact");
+            let part = |of: Option<&String>| of.filter(|text| !text.is_empty()).cloned();
+            let service = part(method.and_then(|method| method.service.as_ref()));
+            let name = part(method.and_then(|method| method.method.as_ref()));
+            let path = match (kind, service, name) {
+                (_, None, None) => Path::Prefix("/".to_owned()),
+                ("Exact", Some(service), Some(name)) => {
+                    let path = format!("/{service}/{name}");
+                    checks::path(&path)?;
+                    Path::Exact(path)
+                }
+                ("Exact", Some(service), None) => {
+                    let path = format!("/{service}");
+                    checks::path(&path)?;
+                    Path::Prefix(path)
+                }
+                ("Exact", None, Some(name)) => Path::Regex(format!("^/[^/]+/{}$", regex::escape(&name))),
+                ("RegularExpression", service, name) => {
+                    let service = service.unwrap_or_else(|| "[^/]+".to_owned());
+                    let name = name.unwrap_or_else(|| "[^/]+".to_owned());
+                    Path::Regex(format!("^/(?:{service})/(?:{name})$"))
+                }
+                (kind, ..) => return Err(format!("the method match type {kind:?} is not supported")),
+            };
+            if let Path::Regex(text) = &path {
+                checks::regex(text)?;
+                expressions.push(text.clone());
+            }
+            let mut settings = Table::default();
+            if let Some(headers) = headers_of(&m.headers, &mut expressions)? {
+                settings.set("headers", headers);
+            }
+            matches.push(Match { path, settings, expressions });
+        }
+        if rule.matches.is_empty() {
+            matches.push(everything());
+        }
+        let mut checked = Rule::new(matches, &rule.backend_refs)?;
+        checked.filters(&rule.filters)?;
+        out.all.push(checked);
+    }
+    Ok(out)
+}
+
 impl Translation<'_> {
-    pub(crate) fn http_rules(&mut self, _head: RouteHead, rules: &[HttpRule]) -> Result<Rules, String> {
-        let mut out = Rules::default();
-        for rule in rules {
-            if rule.session_persistence.is_some() {
-                return Err("sessionPersistence is not supported".to_owned());
-            }
-            let mut matches = Vec::new();
-            for m in &rule.matches {
-                if !m.query_params.is_empty() {
-                    return Err("matches with queryParams are not supported".to_owned());
-                }
-                let mut expressions = Vec::new();
-                let path = path_of(m.path.as_ref(), &mut expressions)?;
-                let mut settings = Table::default();
-                if let Some(method) = &m.method {
-                    if !checks::is_token(method) || method.bytes().any(|b| b.is_ascii_lowercase()) {
-                        return Err(format!("{method:?} is not a method"));
-                    }
-                    settings.set("methods", vec![method.as_str()]);
-                }
-                if let Some(headers) = headers_of(&m.headers, &mut expressions)? {
-                    settings.set("headers", headers);
-                }
-                matches.push(Match { path, settings, expressions });
-            }
-            if rule.matches.is_empty() {
-                matches.push(everything());
-            }
-            let mut checked = Rule::new(matches, &rule.backend_refs)?;
-            checked.filters(&rule.filters)?;
-            checked.timeouts(rule.timeouts.as_ref(), rule.retry.as_ref())?;
-            out.all.push(checked);
-        }
-        Ok(out)
-    }
-
-    pub(crate) fn grpc_rules(&mut self, _head: RouteHead, rules: &[GrpcRule]) -> Result<Rules, String> {
-        let mut out = Rules::default();
-        for rule in rules {
-            if rule.session_persistence.is_some() {
-                return Err("sessionPersistence is not supported".to_owned());
-            }
-            let mut matches = Vec::new();
-            for m in &rule.matches {
-                let mut expressions = Vec::new();
-                let method = m.method.as_ref();
-                let kind = method.and_then(|method| method.kind.as_deref()).unwrap_or("Exact");
-                let part = |of: Option<&String>| of.filter(|text| !text.is_empty()).cloned();
-                let service = part(method.and_then(|method| method.service.as_ref()));
-                let name = part(method.and_then(|method| method.method.as_ref()));
-                let path = match (kind, service, name) {
-                    (_, None, None) => Path::Prefix("/".to_owned()),
-                    ("Exact", Some(service), Some(name)) => {
-                        let path = format!("/{service}/{name}");
-                        checks::path(&path)?;
-                        Path::Exact(path)
-                    }
-                    ("Exact", Some(service), None) => {
-                        let path = format!("/{service}");
-                        checks::path(&path)?;
-                        Path::Prefix(path)
-                    }
-                    ("Exact", None, Some(name)) => Path::Regex(format!("^/[^/]+/{}$", regex::escape(&name))),
-                    ("RegularExpression", service, name) => {
-                        let service = service.unwrap_or_else(|| "[^/]+".to_owned());
-                        let name = name.unwrap_or_else(|| "[^/]+".to_owned());
-                        Path::Regex(format!("^/(?:{service})/(?:{name})$"))
-                    }
-                    (kind, ..) => return Err(format!("the method match type {kind:?} is not supported")),
-                };
-                if let Path::Regex(text) = &path {
-                    checks::regex(text)?;
-                    expressions.push(text.clone());
-                }
-                let mut settings = Table::default();
-                if let Some(headers) = headers_of(&m.headers, &mut expressions)? {
-                    settings.set("headers", headers);
-                }
-                matches.push(Match { path, settings, expressions });
-            }
-            if rule.matches.is_empty() {
-                matches.push(everything());
-            }
-            let mut checked = Rule::new(matches, &rule.backend_refs)?;
-            checked.filters(&rule.filters)?;
-            out.all.push(checked);
-        }
-        Ok(out)
-    }
-
     /// The routes of a rule, each with a text that is the same for the same requests. `bad`: the first reference that cannot be used.
     pub(crate) fn rule_sections(
         &mut self,

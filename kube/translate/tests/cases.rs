@@ -158,8 +158,8 @@ fn cases() {
     }
 }
 
-/// A Gateway that the gateway refuses is not served, and keeps its Service: its address would change, and the next translation, which does not
-/// know yet that it is refused, would create the Service again.
+/// A Gateway that the gateway refuses is not served, and keeps its Service: its address would change, and the next translation, which does
+/// not know yet that it is refused, would create the Service again.
 #[test]
 fn a_gateway_that_is_refused_keeps_its_service() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/services/objects.yaml");

@@ -1,8 +1,8 @@
 //! The objects of the cluster, as far as the translation reads them.
 //!
 //! The API server has checked objects against the definitions that are installed, which may be newer or older than these types. A `spec`
-//! of a route or a Gateway with a field that these types do not have is refused ([`serde`]'s `deny_unknown_fields`): a field that is ignored
-//! could be one that restricts access.
+//! of a route or a Gateway with a field that these types do not have is refused ([`serde`]'s `deny_unknown_fields`): a field that is
+//! ignored could be one that restricts access.
 
 pub mod core;
 pub mod gateway;
