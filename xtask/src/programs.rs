@@ -12,6 +12,9 @@ use std::process::Command;
 pub const PROGRAMS: &[(&str, &[&str])] =
     &[("sealane", &["--features", "full"]), ("sealane-lab", &[]), ("sealane-kube", &[])];
 
+/// The program that runs only in Pods, so that it has an image, and no archive and no package.
+pub const IN_IMAGE_ONLY: &str = "sealane-kube";
+
 /// How a program is linked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Linking {
