@@ -3,7 +3,7 @@
 //! Each write carries the version of the object that the decision was made on. If the object has changed since, the API server refuses the
 //! write (409); the change arrives by the watch, and the next translation decides again.
 
-use crate::args::Args;
+use crate::args::{Args, ServiceType};
 use crate::log;
 use crate::metrics::Metrics;
 use crate::store::{Store, Written};
@@ -135,6 +135,10 @@ impl Cluster {
                     "selector": self.selector,
                     "ports": ports(&service.ports),
                 }});
+                if self.service_type != ServiceType::ClusterIp.name() {
+                    // Nodes without a gateway take no connections, and the gateway sees the addresses of clients.
+                    object.data["spec"]["externalTrafficPolicy"] = json!("Local");
+                }
                 bounded(api.create(&PostParams::default(), &object)).await
             }
             ServiceWrite::Update(name, service) => {
