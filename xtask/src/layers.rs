@@ -32,6 +32,8 @@ const PRODUCT: &[Row] = &[
     row("integrations", &["gateway/integrations/"]),
     row("assembly", &["gateway/control"]),
     row("the binary", &["gateway/sealane"]),
+    row("the translation for Kubernetes", &["kube/translate"]),
+    row("the controller for Kubernetes", &["kube/controller"]),
 ];
 
 /// The lab's rows. It measures the gateway from outside, so of the product it sees only what [`LAB_MAY`] lists.
@@ -65,7 +67,7 @@ const UNSAFE: &[&str] = &["gateway/sys", "client/preload", "client/capi", "lab/s
 
 /// Folders that are sans-IO: bytes, `now` and a random source come in from outside.
 const SANS_IO: &[&str] =
-    &["gateway/exchange", "gateway/http", "gateway/routing", "gateway/vpn/protocol", "gateway/dial"];
+    &["gateway/exchange", "gateway/http", "gateway/routing", "gateway/vpn/protocol", "gateway/dial", "kube/translate"];
 
 /// What a sans-IO crate never names.
 const IO: &[&str] =
@@ -241,8 +243,9 @@ fn judge_source(folder: &str, file: &str, text: &str) -> Vec<(usize, String)> {
         if matches!(place(folder), Some(Place::Product(_))) && folder != "gateway/tls" {
             look(UNBUFFERED, "only gateway/tls may use rustls' unbuffered API");
         }
-        if matches!(place(folder), Some(Place::Product(_))) && folder != "gateway/sealane" {
-            look(PRINTS, "only gateway/sealane may print; all other code writes to the log");
+        if matches!(place(folder), Some(Place::Product(_))) && !["gateway/sealane", "kube/controller"].contains(&folder)
+        {
+            look(PRINTS, "only the programs may print; all other code writes to the log");
         }
         for (_, names, why) in SEPARATE.iter().filter(|(folder, ..)| file.starts_with(folder)) {
             look(names, why);

@@ -16,6 +16,7 @@ mod features;
 mod fleet;
 mod fuzz;
 mod image;
+mod kubernetes;
 mod layers;
 mod machine;
 mod measurements;
@@ -99,6 +100,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Run the suites of other projects against the gateway: h2spec, sslyze, testssl.sh, tlsfuzzer (docs/measurements/conformance.md)
     Conformance(conformance::Options),
+    /// Run the conformance suite of the Gateway API against the controller for Kubernetes, with a real API server (needs Go and root)
+    Kubernetes(kubernetes::Options),
     /// Plant known kinds of bugs in a copy of the tree, one by one, and require that the tests find each (docs/testing.md)
     Plant(plant::Options),
     /// Change the code of the sans-IO crates in a sample of places, and count the changes that the tests notice (docs/testing.md)
@@ -171,6 +174,7 @@ fn main() -> ExitCode {
         Command::Count(options) => Workspace::load().and_then(|w| count::run(&w, &options)),
         Command::Fuzz(options) => Workspace::load().and_then(|w| fuzz::run(&w, &options)),
         Command::Conformance(options) => Workspace::load().and_then(|w| conformance::run(&w, &options)),
+        Command::Kubernetes(options) => Workspace::load().and_then(|w| kubernetes::run(&w, &options)),
         Command::Plant(options) => Workspace::load().and_then(|w| plant::run(&w, &options)),
         Command::Mutants(options) => Workspace::load().and_then(|w| mutants::run(&w, &options)),
         Command::Soak(options) => Workspace::load().and_then(|w| soak::run(&w, &options)),

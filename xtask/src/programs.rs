@@ -9,7 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The shipped programs, each with the features that it is built with.
-pub const PROGRAMS: &[(&str, &[&str])] = &[("sealane", &["--features", "full"]), ("sealane-lab", &[])];
+pub const PROGRAMS: &[(&str, &[&str])] =
+    &[("sealane", &["--features", "full"]), ("sealane-lab", &[]), ("sealane-kube", &[])];
+
+/// The program that runs only in Pods, so that it has an image, and no archive and no package.
+pub const IN_IMAGE_ONLY: &str = "sealane-kube";
 
 /// How a program is linked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -91,7 +91,9 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
             keep(&file, &out)?;
         }
         for (program, _) in PROGRAMS {
-            archive::write(&first, &with_everything, program, &out, architecture)?;
+            if *program != programs::IN_IMAGE_ONLY {
+                archive::write(&first, &with_everything, program, &out, architecture)?;
+            }
             let list = components::file_name(program);
             let name = format!("{program}-{version}-linux-{}.cdx.json", architecture.name());
             fs::copy(lists.join(&list), out.join(name)).context(list)?;

@@ -1,0 +1,207 @@
+//! The loop: translate what is known, apply it to the gateway, and, as the leader, write the results into the cluster.
+
+use crate::admin::{Applied, Gateway, LARGEST_CONFIGURATION, Mistake};
+use crate::cluster::Cluster;
+use crate::metrics::Metrics;
+use crate::serve::Ready;
+use crate::store::Store;
+use crate::{files, log};
+use anyhow::bail;
+use sealane_kube_translate::objects::{Kind, ObjectRef};
+use sealane_kube_translate::{Outcome, Rendered, Settings, translate};
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// How often the gateway is asked for its configuration even if nothing has changed: it may have been started again.
+const LOOK: Duration = Duration::from_secs(30);
+/// The pause after a failure.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How often a configuration is made again without the objects whose lines the gateway has refused.
+const ROUNDS: usize = 32;
+
+/// The parts of the loop.
+pub struct Reconciler {
+    pub store: Arc<Store>,
+    pub metrics: Arc<Metrics>,
+    pub settings: Settings,
+    pub gateway: Gateway,
+    pub cluster: Cluster,
+    pub is_leader: watch::Receiver<bool>,
+    pub ready: Arc<Ready>,
+    /// The kinds that must be known before anything is translated: without the routes, a configuration would remove all hosts.
+    pub expected: Vec<Kind>,
+}
+
+/// What the gateway has.
+#[derive(Default)]
+struct InUse {
+    tag: String,
+    toml: String,
+    /// When the gateway was asked for its tag.
+    looked: Option<Instant>,
+}
+
+/// What was logged, so that a failure that lasts is not logged every second.
+#[derive(Default)]
+struct Told {
+    failure: String,
+    refused: BTreeMap<ObjectRef, String>,
+}
+
+/// The objects that the mistakes are about.
+fn culprits(rendered: &Rendered, mistakes: &[Mistake]) -> BTreeMap<ObjectRef, String> {
+    let found = mistakes.iter().filter_map(|mistake| {
+        let origin = rendered.origins.of_line(mistake.line)?;
+        Some((origin.clone(), format!("the gateway refuses it: {}", mistake.message)))
+    });
+    found.collect()
+}
+
+impl Reconciler {
+    /// Runs forever.
+    pub async fn run(mut self, config: PathBuf, interval: Duration) -> Infallible {
+        let (mut in_use, mut told) = (InUse::default(), Told::default());
+        loop {
+            let is_known = self.expected.iter().all(|kind| self.store.lock().synced.contains(kind));
+            let pause = match is_known {
+                false => LOOK,
+                true => match self.turn(&config, &mut in_use, &mut told).await {
+                    Ok(()) => {
+                        told.failure.clear();
+                        LOOK
+                    }
+                    Err(e) => {
+                        self.metrics.gateway_failures.add(1);
+                        self.metrics.leader.set(0);
+                        self.ready.set(false);
+                        in_use = InUse::default();
+                        let failure = format!("{e:#}");
+                        if failure != told.failure {
+                            log::warning!("{failure}; trying again every {} s", PAUSE.as_secs());
+                            told.failure = failure;
+                        }
+                        PAUSE
+                    }
+                },
+            };
+            tokio::select! {
+                () = self.store.changed.notified() => {}
+                _ = self.is_leader.changed() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+            // Changes come in groups: what arrives in this time becomes part of one configuration.
+            tokio::time::sleep(interval).await;
+        }
+    }
+
+    async fn turn(&mut self, config: &Path, in_use: &mut InUse, told: &mut Told) -> anyhow::Result<()> {
+        if in_use.looked.is_none_or(|looked| looked.elapsed() >= LOOK) {
+            let tag = self.gateway.tag().await?;
+            if tag != in_use.tag {
+                // It was started again, or somebody has changed its configuration.
+                *in_use = InUse { tag, ..InUse::default() };
+            }
+            in_use.looked = Some(Instant::now());
+        }
+        let outcome = self.apply(config, in_use, told).await?;
+        self.ready.set(true);
+        let is_leader = *self.is_leader.borrow_and_update();
+        self.metrics.leader.set(u64::from(is_leader));
+        if is_leader {
+            self.cluster.write(&self.store, &outcome, &self.metrics).await;
+        }
+        Ok(())
+    }
+
+    /// Translates, and gives the gateway the result, unless it has it. Objects that the gateway refuses are left out.
+    async fn apply(&mut self, config: &Path, in_use: &mut InUse, told: &mut Told) -> anyhow::Result<Outcome> {
+        let mut refused: BTreeMap<ObjectRef, String> = BTreeMap::new();
+        for _ in 0..ROUNDS {
+            let outcome = self.translate(&refused);
+            let rendered = &outcome.rendered;
+            self.metrics.configuration_bytes.set(rendered.toml.len() as u64);
+            if rendered.toml == in_use.toml {
+                self.metrics.refused_objects.set(refused.len() as u64);
+                told.refused = refused;
+                return Ok(outcome);
+            }
+            if rendered.toml.len() > LARGEST_CONFIGURATION {
+                bail!("the configuration has {} bytes, more than the gateway accepts", rendered.toml.len());
+            }
+            files::add(config, &rendered.files)?;
+            match self.gateway.apply(&rendered.toml, &in_use.tag).await? {
+                Applied::Done(tag) => {
+                    self.metrics.applied.add(1);
+                    self.metrics.refused_objects.set(refused.len() as u64);
+                    log::info!("the gateway has a new configuration ({} bytes)", rendered.toml.len());
+                    in_use.tag = tag;
+                    in_use.toml.clone_from(&rendered.toml);
+                    files::remove_others(config, &rendered.files)?;
+                    told.refused = refused;
+                    return Ok(outcome);
+                }
+                Applied::Changed => {
+                    // The file may have been changed by hand: the gateway reads it, and the next turn replaces it.
+                    self.gateway.reload().await?;
+                    in_use.tag = self.gateway.tag().await?;
+                }
+                Applied::Refused(mistakes) => {
+                    self.metrics.refused_configurations.add(1);
+                    let found = culprits(rendered, &mistakes);
+                    let known: BTreeSet<ObjectRef> = refused.keys().cloned().collect();
+                    let new: BTreeMap<ObjectRef, String> =
+                        found.into_iter().filter(|(object, _)| !known.contains(object)).collect();
+                    if new.is_empty() {
+                        let first = mistakes.first().map_or("", |mistake| mistake.message.as_str());
+                        bail!("the gateway refuses the configuration, for no object in particular: {first}");
+                    }
+                    for (object, why) in new.iter().filter(|(object, why)| told.refused.get(*object) != Some(*why)) {
+                        log::warning!("{object} is left out: {why}");
+                    }
+                    refused.extend(new);
+                }
+            }
+        }
+        bail!("the gateway still refuses the configuration without {} objects", refused.len())
+    }
+
+    fn translate(&self, refused: &BTreeMap<ObjectRef, String>) -> Outcome {
+        self.metrics.translations.add(1);
+        let mut known = self.store.lock();
+        let before = known.world.refused.clone();
+        known.world.refused.extend(refused.iter().map(|(object, why)| (object.clone(), why.clone())));
+        let outcome = translate(&known.world, &self.settings);
+        known.world.refused = before;
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sealane_kube_translate::model::{Config, Host, Section};
+    use sealane_kube_translate::objects::Name;
+    use sealane_kube_translate::toml::Table;
+
+    #[test]
+    fn mistakes_lead_to_objects() {
+        let origin = |name: &str| ObjectRef { kind: Kind::HttpRoute, name: Name::new("n", name) };
+        let route = Section { settings: Table::default().with("path", "/"), origin: origin("route") };
+        let host = Host {
+            names: vec!["a".to_owned()],
+            listener: ":1".to_owned(),
+            settings: Table::default(),
+            routes: vec![route],
+            origin: origin("host"),
+        };
+        let rendered = Config { hosts: vec![host], ..Config::default() }.render("base\n");
+        let line = rendered.toml.lines().position(|line| line.starts_with("path")).unwrap() + 1;
+        let mistake = |line| Mistake { line, message: "m".to_owned() };
+        let found = culprits(&rendered, &[mistake(1), mistake(line), mistake(0)]);
+        assert_eq!(found.keys().collect::<Vec<_>>(), [&origin("route")]);
+    }
+}
