@@ -240,6 +240,8 @@ fn early_data_is_marked_single_use_and_safe_methods_only() {
         if status == 200 {
             assert_eq!(backend.last().header("Early-Data"), mark);
         }
+        // The next connection needs a ticket of this one.
+        client.get("/later");
         client.close();
     }
     // A WebSocket is not safe either, with what follows it (RFC 9220, RFC 8470 §3).
