@@ -7,6 +7,7 @@ use crate::objects::{Condition, GATEWAY_GROUP, Kind, Name, ObjectRef};
 use crate::status::Status;
 use crate::toml::{Table, Value};
 use crate::{Translation, World, checks, short_hash};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Why a reference to a backend cannot be used.
@@ -60,8 +61,8 @@ impl Policies {
             let mut wins = policy.spec.target_refs.is_empty();
             for target in policy.spec.target_refs.iter().filter(|t| t.kind == "Service" && t.group.is_empty()) {
                 let key = (Name::new(&name.namespace, &target.name), target.section_name.clone());
-                if !by_target.contains_key(&key) {
-                    by_target.insert(key, name.clone());
+                if let Entry::Vacant(free) = by_target.entry(key) {
+                    free.insert(name.clone());
                     wins = true;
                 }
             }

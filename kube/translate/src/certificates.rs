@@ -26,7 +26,7 @@ fn check_certificates(text: &[u8]) -> Result<(), String> {
         return Err("it has no certificate".to_owned());
     }
     parts.iter().try_for_each(|part| match x509_parser::parse_x509_certificate(&part.contents) {
-        Ok((rest, _)) if rest.is_empty() => Ok(()),
+        Ok(([], _)) => Ok(()),
         _ => Err("it has a certificate that cannot be read".to_owned()),
     })
 }

@@ -13,6 +13,9 @@ use crate::toml::Table;
 use crate::{Translation, checks};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A kind of route, and the name that it has.
+type KindOfName = (Kind, Option<String>);
+
 /// What a route has in common with routes of other kinds.
 #[derive(Clone, Copy)]
 pub(crate) struct RouteHead<'r> {
@@ -179,7 +182,7 @@ impl Translation<'_> {
         all.extend(world.grpc_routes.values().map(AnyRoute::Grpc));
         all.sort_by_key(|route| (route.head().metadata.age(), route.head().kind));
         // By Gateway and port, by listener and name: the kind of route that has the name.
-        let mut kinds: BTreeMap<(usize, usize), Vec<(Kind, Option<String>)>> = BTreeMap::new();
+        let mut kinds: BTreeMap<(usize, usize), Vec<KindOfName>> = BTreeMap::new();
         let mut hosts: BTreeMap<(usize, u16), BTreeMap<Option<String>, HostRules>> = BTreeMap::new();
         for route in all {
             let head = route.head();

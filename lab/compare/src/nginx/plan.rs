@@ -46,7 +46,7 @@ pub fn plan(tree: &[Node], abilities: &Abilities) -> Plan {
     plan
 }
 
-/// Groups of servers, and their ports.
+/// Groups of servers, and their ports; and which users are not told apart.
 fn upstreams(tree: &[Node], plan: &mut Plan) {
     let mut addresses = Vec::new();
     walk(tree, &mut |node| {
@@ -54,6 +54,14 @@ fn upstreams(tree: &[Node], plan: &mut Plan) {
         if node.name() == "upstream" {
             words.extend(node.all("server").map(|s| s.word(1)));
             plan.groups.push(words.iter().filter_map(|w| server(w)).collect());
+        }
+        if node.name() == "limit_except" {
+            for file in node.all("auth_basic_user_file") {
+                plan.unasked(
+                    &file.place,
+                    "in the copies, all password files have the same user: test each user with each method yourself",
+                );
+            }
         }
         if node.name().ends_with("_pass") {
             words.push(node.word(1));
@@ -416,7 +424,7 @@ mod tests {
         let upload = vec![
             node(6, &["if", "($scheme", "=", "http)"], refuse()),
             node(7, &["auth_basic", "Staff"], None),
-            node(7, &["limit_except", "PUT"], Some(vec![node(7, &["deny", "all"], None)])),
+            node(7, &["limit_except", "PUT"], Some(vec![node(7, &["auth_basic_user_file", "editors"], None)])),
             pass(),
         ];
         let partner = vec![
@@ -441,6 +449,7 @@ mod tests {
         }
         let why: Vec<(u32, &str)> = plan.untried.iter().map(|u| (u.place.line, u.why.as_str())).collect();
         assert!(why.iter().any(|(line, why)| *line == 12 && why.contains("makes the certificates")), "{why:?}");
+        assert!(why.iter().any(|(line, why)| *line == 7 && why.contains("have the same user")), "{why:?}");
         assert!(has(443, &|d| d.place.line == 11 && d.shown == Shown::Namesake));
         assert!(has(80, &|d| d.path == "/upload/" && d.behaviour == Behaviour::RedirectToItself));
         assert!(has(80, &|d| d.path == "/old/" && d.behaviour == Behaviour::RedirectToPass));

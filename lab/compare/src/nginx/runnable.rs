@@ -90,7 +90,16 @@ const VALUES: &[&str] = &["map", "geo", "split_clients", "types", "charset_map"]
 /// Dropped wherever they are: a request that is answered from a cache says nothing of how it would be passed on.
 const CACHES: &[&str] = &["proxy_cache", "fastcgi_cache", "uwsgi_cache", "scgi_cache"];
 /// The same, of one name.
-const OTHER_CACHES: &[&str] = &["proxy_store", "proxy_store_access", "slice"];
+const OTHER_CACHES: &[&str] = &["slice"];
+
+/// Dropped wherever they are: the copy runs in the machine's own file system, and must write only in its own folder.
+const WRITING: &[&str] =
+    &["dav_methods", "dav_ext_methods", "dav_ext_lock", "dav_ext_lock_zone", "create_full_put_path"];
+
+/// Whether a directive writes files outside of the copy's folder.
+fn writes(name: &str) -> bool {
+    WRITING.contains(&name) || name.ends_with("_store") || name.ends_with("_store_access")
+}
 
 /// Dropped if their files are not here.
 const OPTIONAL: &[&str] = &["ssl_dhparam", "ssl_session_ticket_key", "ssl_password_file", "geoip_country"];
@@ -262,7 +271,7 @@ impl Writer<'_> {
     fn node(&mut self, node: &Node, depth: usize) -> anyhow::Result<()> {
         let Some(mut words) = self.words(node)? else { return Ok(()) };
         with_empty_value(&mut words);
-        let words: Vec<String> = words.iter().map(|w| quoted(w)).collect();
+        let words: Vec<String> = words.iter().map(|w| quoted(&self.isolated(w))).collect();
         let indent = "  ".repeat(depth);
         match &node.block {
             None => self.line(&format!("{indent}{};", words.join(" ")), Some(&node.place)),
@@ -285,8 +294,26 @@ impl Writer<'_> {
 
     /// A line that has a value and what it stands for.
     fn value(&mut self, node: &Node, depth: usize) {
-        let words: Vec<String> = node.words.iter().map(|w| quoted(w)).collect();
+        let words: Vec<String> = node.words.iter().map(|w| quoted(&self.isolated(w))).collect();
         self.line(&format!("{}{};", "  ".repeat(depth), words.join(" ")), Some(&node.place));
+    }
+
+    /// A word with a socket on which nobody listens in the place of each Unix socket that is not a back-end of this run: the machine's own
+    /// servers must get no requests.
+    fn isolated(&self, word: &str) -> String {
+        let (mut out, mut rest) = (String::new(), word);
+        while let Some((before, socket)) = rest.split_once("unix:") {
+            let path = &socket[..socket.find(':').unwrap_or(socket.len())];
+            out.push_str(before);
+            out.push_str("unix:");
+            match path.starts_with('/') && !self.sockets.values().any(|own| own == Path::new(path)) {
+                true => out.push_str(&self.folder.join("absent").display().to_string()),
+                false => out.push_str(path),
+            }
+            rest = &socket[path.len()..];
+        }
+        out.push_str(rest);
+        out
     }
 
     fn module(&self, name: &str) -> Option<PathBuf> {
@@ -299,6 +326,7 @@ impl Writer<'_> {
         if DROPPED.contains(&name)
             || CACHES.iter().any(|c| name.starts_with(c))
             || OTHER_CACHES.contains(&name)
+            || writes(name)
             || name.ends_with("_by_lua_block")
             || self.refused.contains(&(node.place.clone(), name.to_owned()))
         {
@@ -458,10 +486,42 @@ mod tests {
         let mut files = Files::new(&folder.path().join("files")).unwrap();
         let paths = Paths { base: Path::new("/etc/nginx"), folder: folder.path(), sockets: &BTreeMap::new() };
         let out = runnable(&tree, &paths, &mut files, &Abilities::default(), &BTreeSet::new()).unwrap();
-        for line in ["\"user\" \"1\";", "\"listen\" \"unix:/x\";", "\"include\" \"/etc/nginx/b*.map\";"] {
+        let absent = format!("\"listen\" \"unix:{}/absent\";", folder.path().display());
+        for line in ["\"user\" \"1\";", &absent, "\"include\" \"/etc/nginx/b*.map\";"] {
             assert!(out.text.contains(line), "{}", out.text);
         }
         assert!(!out.text.contains("a.map"), "{}", out.text);
+    }
+
+    #[test]
+    fn the_copy_neither_writes_files_nor_reaches_servers_of_the_machine() {
+        let folder = tempfile::tempdir().unwrap();
+        let node = |text: &str| Node {
+            place: Place { file: "n".into(), line: 1 },
+            words: text.split(' ').map(str::to_owned).collect(),
+            block: None,
+            from: None,
+        };
+        let lines = [
+            "dav_methods PUT DELETE",
+            "fastcgi_store on",
+            "proxy_store_access user:rw",
+            "fastcgi_pass unix:/run/php.sock",
+            "uwsgi_pass unix:///run/app.sock",
+            "set $a unix:/run/a.sock:/x",
+            "proxy_pass http://unix:/run/b.sock:/uri",
+            "proxy_pass http://unix:/run/other.sock:/uri",
+        ];
+        let own = folder.path().join("b");
+        let sockets = BTreeMap::from([("unix:/run/b.sock".to_owned(), own.clone())]);
+        let mut files = Files::new(&folder.path().join("files")).unwrap();
+        let paths = Paths { base: Path::new("/etc/nginx"), folder: folder.path(), sockets: &sockets };
+        let out = runnable(&lines.map(node), &paths, &mut files, &Abilities::default(), &BTreeSet::new()).unwrap();
+        let absent = folder.path().join("absent").display().to_string();
+        assert!(!out.text.contains("dav_") && !out.text.contains("_store"), "{}", out.text);
+        assert!(!out.text.contains("/run/"), "{}", out.text);
+        assert_eq!(out.text.matches(&format!("unix:{absent}")).count(), 4, "{}", out.text);
+        assert!(out.text.contains(&format!("\"proxy_pass\" \"http://unix:{}:/uri\"", own.display())), "{}", out.text);
     }
 
     #[test]
