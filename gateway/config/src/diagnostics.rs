@@ -219,8 +219,9 @@ fn heading(line: &str) -> Option<String> {
     Some(name.chars().filter(|c| !c.is_whitespace()).collect())
 }
 
-/// What the parser of TOML says, in other words where these say too little, and how to repair the mistake.
-fn syntax(message: &str) -> (String, Option<String>) {
+/// What the parser of TOML says, in other words where these say too little, and how to repair the mistake. `is_empty`: there is nothing at
+/// the place of the mistake.
+fn syntax(message: &str, is_empty: bool) -> (String, Option<String>) {
     let message = message.replace('\n', ", ");
     let (what, expected) = message.split_once(", ").unwrap_or((&message, ""));
     let (says, help) = match (what, expected) {
@@ -228,12 +229,15 @@ fn syntax(message: &str) -> (String, Option<String>) {
             "a number must not begin with 0",
             "remove the 0; or, if the value is a text, put it in quotes, as in socket_mode = \"0660\"",
         ),
+        ("string values must be quoted", _) if is_empty => {
+            ("the value is missing", "write it behind the =, as in lanes = 2")
+        }
         ("string values must be quoted", _) => (
             "a text must be in quotes",
             "put it in quotes, as in level = \"debug\"; only numbers, true and false have none",
         ),
-        ("invalid basic string", "expected `\"`") => ("the text has no \" at its end", "add the missing quote"),
-        ("invalid literal string", "expected `'`") => ("the text has no ' at its end", "add the missing quote"),
+        ("invalid basic string", "expected `\"`") => ("the closing \" of the text is missing", "add it"),
+        ("invalid literal string", "expected `'`") => ("the closing ' of the text is missing", "add it"),
         ("missing escaped value", _) => (
             "in double quotes, \"\\\" begins an escape sequence, and this is not one",
             "write the text in single quotes, in which \"\\\" has no special meaning, as in path_regex = '^/users/\\d+$'",
@@ -528,7 +532,8 @@ impl<'t> Sink<'t> {
                         }
                     }
                     message => {
-                        let (message, help) = syntax(message);
+                        let is_empty = self.source.text.get(span.clone()).is_none_or(|text| text.trim().is_empty());
+                        let (message, help) = syntax(message, is_empty);
                         self.error(&span, message, help);
                     }
                 }

@@ -36,8 +36,8 @@ Examples:
     Nginx(NginxOptions),
     /// Convert a configuration of HAProxy
     #[command(after_help = format!("\
-The report lists the lines to decide (undecided) and to look at (different, or not translated), and
-counts the others; with --report explain, all lines that are not the same; with full, all.
+The report lists the lines to decide (undecided) and to look at (different, or not translated),
+and counts the others; with --report explain, all lines that are not the same; with full, all.
 The import does not know or understand an undecided line, or the line decides who may
 connect or how strong the protection is. The file has one entry under \"undecided\" for each of
 these lines. `sealane check` and `sealane serve` refuse the file until you have decided each of
@@ -52,8 +52,8 @@ Examples:
     Haproxy(Options),
     /// Convert an OpenVPN server's configuration, and list what cannot be converted
     #[command(after_help = format!("\
-The report lists the options to decide (undecided) and to look at (different, or not translated), and
-counts the others; with --report explain, all options that are not the same; with full, all.
+The report lists the options to decide (undecided) and to look at (different, or not translated),
+and counts the others; with --report explain, all options that are not the same; with full, all.
 The import does not know or understand an undecided option, or the option decides who may
 connect or how strong the protection is. The file has one entry under \"undecided\" for each of
 these options. `sealane check` and `sealane serve` refuse the file until you have decided each of
