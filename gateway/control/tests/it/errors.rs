@@ -419,7 +419,7 @@ fn messages() {
         ("[[listener]]\nsocket_mode = 0660\n".to_owned(), "put it in quotes, as in socket_mode = \"0660\""),
         ("[log]\nlevel = debug\n".to_owned(), "put it in quotes, as in level = \"debug\""),
         ("user = \"sealane\n".to_owned(), "the closing \" of the text is missing"),
-        ("user = 'sealane\n".to_owned(), "the text has no ' at its end"),
+        ("user = 'sealane\n".to_owned(), "the closing ' of the text is missing"),
         ("[[host]]\nname = \"\\d\"\n".to_owned(), "write the text in single quotes"),
         (listener("") + &respond + "mirror = true\n", "must be a table or false"),
         (listener("") + &respond + "mirror = { percent = 5 }\n", "\"mirror\" does not say where copies go"),
