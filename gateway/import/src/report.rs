@@ -295,6 +295,20 @@ pub(crate) const PROXY_SENDERS: &str = "write the load balancers that may send P
 pub(crate) const RATE_LIMIT: &str = "write [[rate_limit]] with name = \"login\", rate = \"10/s\" and burst = 20, and rate_limit = [\"login\"] in \
      each host or route that it limits";
 
+/// What the report says of the addresses that may send the header of the PROXY protocol.
+pub(crate) const PROXY_OTHERS: &str = "trusted_proxies: Sealane refuses connections from all other addresses where the listener has \
+     the PROXY protocol. NGINX accepts these connections, and ignores the address in their PROXY header. List each load balancer";
+
+/// Most names in a list of the report.
+const MAX_NAMED: usize = 5;
+
+/// Names, of which the first are enough.
+pub(crate) fn some_of<T: std::fmt::Display>(all: impl ExactSizeIterator<Item = T>) -> String {
+    let more = all.len().saturating_sub(MAX_NAMED);
+    let shown = all.take(MAX_NAMED).map(|one| one.to_string()).collect::<Vec<_>>().join(", ");
+    if more == 0 { shown } else { format!("{shown} and {more} more") }
+}
+
 /// What the report says of a request that two lists of users are for.
 pub(crate) const ONE_LIST: &str = "a request can be checked with only one list of users: write one file with the users of both, and basic_auth = \
      { users = \"FILE\", realm = \"Staff\" } in the route";

@@ -244,3 +244,24 @@ fn an_error_has_its_place() {
         "/etc/haproxy/haproxy.cfg:3: \"x\" stands before any section"
     );
 }
+
+#[test]
+fn methods_with_other_checks_get_no_answer_of_a_server() {
+    for inner in ["auth_basic_user_file /etc/nginx/push;", "allow 10.0.0.0/8; deny all;", "auth_basic off;"] {
+        let text = site(
+            "",
+            &format!("auth_basic Staff; auth_basic_user_file /etc/nginx/pull; limit_except get {{ {inner} }}"),
+        );
+        let imported = nginx_of(&text).unwrap();
+        let said = imported.report.undecided().join("\n");
+        assert!(said.contains("all other methods with 501"), "{said}");
+        let plain: Vec<&str> = imported.toml.lines().map(|l| l.split("  # ").next().unwrap_or("")).collect();
+        let routes: Vec<&[&str]> =
+            plain.chunk_by(|_, next| !next.starts_with('[')).filter(|t| t[0] == "[[host.route]]").collect();
+        assert_eq!(routes.len(), 2, "{}", imported.toml);
+        let of = |part: &str| -> Vec<bool> { routes.iter().map(|r| r.iter().any(|l| l.starts_with(part))).collect() };
+        // Only the methods of limit_except get to the server.
+        assert_eq!(of("upstream = "), of("methods = [\"GET\", \"HEAD\"]"), "{}", imported.toml);
+        assert_eq!(of("respond = { status = 501"), of("upstream = ").iter().map(|is| !is).collect::<Vec<_>>());
+    }
+}

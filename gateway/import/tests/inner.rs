@@ -132,3 +132,42 @@ fn each_server_has_a_port_of_its_own() {
         assert!(file.contains(&format!("listen 127.0.0.1:{port};")), "{file}");
     }
 }
+
+/// A site with PHP whose parameters have a variable. `listen`: its ports.
+fn php(listen: &str, parameter: &str) -> String {
+    format!(
+        "events {{}} http {{ server {{ {listen} server_name blog.example; root /srv/blog; index index.php;
+         location / {{ try_files $uri $uri/ /index.php?$args; }}
+         location ~ \\.php$ {{ fastcgi_pass unix:/run/php.sock; fastcgi_param P {parameter}; }} }} }}"
+    )
+}
+
+#[test]
+fn the_second_nginx_knows_the_one_port_of_a_server() {
+    let (Imported { toml, .. }, file) = import(&php("listen 17443;", "$server_port"), true);
+    assert!(!toml.contains("501") && file.contains("fastcgi_param P \"${sealane_port}\";"), "{toml}\n{file}");
+    // Its own port says which server of the original it is.
+    let map = "map $server_port:$http_x_forwarded_proto $sealane_port { ~^8081: 17443; ~:https$ 443; default 80; }";
+    assert!(file.contains(map), "{file}");
+    let (Imported { toml, .. }, file) = import(&php("listen 80; listen 443;", "$server_port"), true);
+    assert!(!toml.contains("501"), "{toml}");
+    assert!(file.contains("map $http_x_forwarded_proto $sealane_port { https 443; default 80; }"), "{file}");
+}
+
+#[test]
+fn the_report_names_the_variable_that_keeps_a_location_out() {
+    for (listen, variable, why) in [
+        ("listen 80; listen 8080;", "$server_port", "several ports"),
+        ("listen 80;", "$ssl_client_serial", "not known"),
+    ] {
+        let (Imported { toml, report, .. }, file) = import(&php(listen, variable), true);
+        assert!(toml.contains("status = 501") && !file.contains("fastcgi_pass"), "{toml}\n{file}");
+        let text = report.to_short_text();
+        assert!(!text.contains("import again with --inner-nginx"), "{text}");
+        let line = text.lines().find(|l| l.contains("fastcgi_param P")).unwrap_or_else(|| panic!("{text}"));
+        assert!(line.contains(&format!("{variable} in this line")) && line.contains(why), "{line}");
+    }
+    let (Imported { report, .. }, _) = import(&php("listen 80;", "$ssl_client_serial"), false);
+    let text = report.to_short_text();
+    assert!(text.contains("import again with --inner-nginx") && !text.contains("in this line"), "{text}");
+}

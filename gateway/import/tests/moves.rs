@@ -586,3 +586,65 @@ fn referers_are_conditions() {
         assert!(!import(&text).report.undecided().is_empty(), "{text}");
     }
 }
+
+#[test]
+fn sites_that_wait_longer_for_slow_clients_are_named() {
+    let text = http(&format!(
+        "client_body_timeout 30s; send_timeout 30s;
+         server {{ listen 80; server_name app.example; {PASS} }}
+         server {{ listen 80; server_name slow.example; client_body_timeout 1h; {PASS} }}"
+    ));
+    let Imported { toml, report, .. } = import(&text);
+    assert!(toml.contains("idle_timeout = \"1h\""), "{toml}");
+    let short = report.to_short_text();
+    let line = |name: &str| short.lines().find(|l| l.contains(name)).unwrap_or_else(|| panic!("{name}: {short}"));
+    let body = line("client_body_timeout 30s");
+    assert!(body.contains(": different: ") && body.contains("(NGINX: 30s)"), "{body}");
+    assert!(body.contains("app.example can hold a request for 1h"), "{body}");
+    // Whoever reads slowly waits longer at both.
+    assert!(line("send_timeout 30s").contains("app.example, slow.example"), "{short}");
+    assert!(!short.contains("client_body_timeout 1h"), "{short}");
+    // NGINX's default is a value, too.
+    let text = http(&format!(
+        "send_timeout 5m; client_body_timeout 5m; server {{ listen 80; server_name app.example; {PASS} }}"
+    ));
+    assert!(!import(&text).report.to_short_text().contains("timeout"), "{}", import(&text).report.to_short_text());
+    let short = import(&text.replace("client_body_timeout 5m;", "")).report.to_short_text();
+    assert!(short.contains("(NGINX: 60s, the default of client_body_timeout)"), "{short}");
+}
+
+#[test]
+fn the_advice_for_a_zone_of_several_lines_is_one_limit() {
+    let zone = "map $http_x_api_key $client { default $http_x_api_key; '' $binary_remote_addr; }
+                limit_req_zone $client zone=api:1m rate=20r/s;";
+    let locations = |second: &str| {
+        http(&format!(
+            "{zone} server {{ listen 80; server_name a.example;
+             location /v1/ {{ limit_req zone=api burst=40 nodelay; proxy_pass http://10.0.0.1; }}
+             location /v2/ {{ {second} proxy_pass http://10.0.0.1; }} }}"
+        ))
+    };
+    let said = import(&locations("limit_req zone=api burst=100 nodelay;")).report.undecided().join("\n");
+    assert!(said.contains("nginx.conf:6, /etc/nginx/nginx.conf:7) share one count"), "{said}");
+    assert!(said.contains("name the same limit, rate_limit = [\"api\"]"), "{said}");
+    assert!(said.contains("the largest burst (101)") && said.contains("rate_limit = [\"api\", \"api-2\"]"), "{said}");
+    let said = import(&locations("limit_req zone=api burst=40;")).report.undecided().join("\n");
+    assert!(said.contains("share one count") && !said.contains("api-2"), "{said}");
+    let said = import(&locations("")).report.undecided().join("\n");
+    assert!(said.contains("headers = { X-Api-Key = { regex = '.' } }") && !said.contains("share one count"), "{said}");
+}
+
+#[test]
+fn load_balancers_that_are_not_in_the_list_are_refused_and_the_report_says_so() {
+    let text = |listen: &str| {
+        http(&format!(
+            "server {{ listen {listen}; server_name a.example; set_real_ip_from 10.0.0.0/8; real_ip_header proxy_protocol; {PASS} }}"
+        ))
+    };
+    let short = import(&text("80 proxy_protocol")).report.to_short_text();
+    let line = short.lines().find(|l| l.contains("set_real_ip_from")).unwrap_or_else(|| panic!("{short}"));
+    assert!(line.contains("different") && line.contains("refuses connections from all other addresses"), "{line}");
+    assert!(!import(&text("80")).report.to_short_text().contains("set_real_ip_from"));
+    let stream = "events {} stream { server { listen 443 proxy_protocol; set_real_ip_from 10.0.0.0/8; proxy_pass 10.0.0.1:443; } }";
+    assert!(import(stream).report.to_short_text().contains("refuses connections from all other addresses"));
+}

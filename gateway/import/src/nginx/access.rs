@@ -268,12 +268,34 @@ pub(super) fn bursts<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
     everywhere(block, &["limit_req"], &mut found);
     for d in found {
         let (Some(zone), Some(burst)) = (option(d, "zone"), burst(d)) else { continue };
+        import.limited.entry(zone.to_owned()).or_default().insert(d.place.clone());
         let there = import.bursts.entry(zone.to_owned()).or_default();
         if !there.iter().any(|(b, _)| *b == burst) {
             there.push((burst, d));
         }
     }
     import.bursts.values_mut().for_each(|all| all.sort_by_key(|(burst, _)| std::cmp::Reverse(*burst)));
+}
+
+/// What is said of a zone that several `limit_req`s have: each limit of its own would count only a part of the requests.
+fn shared(import: &Import, zone: &str) -> String {
+    let Some(lines) = import.limited.get(zone).filter(|lines| lines.len() > 1) else { return String::new() };
+    let bursts = import.bursts.get(zone).map(Vec::as_slice).unwrap_or_default();
+    let several = match bursts {
+        [(largest, _), _, ..] => format!(
+            ". This limit has the largest burst ({}). A route of a line with a smaller burst also names a second limit, which has this \
+             burst and the same rate and key: rate_limit = {}",
+            largest.saturating_add(1),
+            list(&[zone.to_owned(), format!("{zone}-2")])
+        ),
+        _ => String::new(),
+    };
+    format!(
+        ". In NGINX, all limit_req of this zone ({}) share one count: let the routes of all these lines name the same limit, rate_limit = \
+         {}{several}",
+        crate::report::some_of(lines.iter()),
+        list(&[zone.to_owned()])
+    )
 }
 
 /// `limit_req`, as names of `[[rate_limit]]`s.
@@ -293,12 +315,13 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
             let burst = own.map_or_else(String::new, |n| {
                 format!(". Here, burst is {}: NGINX lets one request pass besides its burst", n.saturating_add(1))
             });
+            let shared = shared(import, &zone.0);
             import.decide(
                 d,
                 format!(
                     "the key of this zone, or its rate, cannot be translated: {}{burst}. To count by a header, and by the address without \
-                     this header, write two routes, one with headers = {{ X-Api-Key = true }}, and a limit for each. Write the addresses \
-                     of clients that are not limited into exempt",
+                     this header, write two routes, one with headers = {{ X-Api-Key = {{ regex = '.' }} }}, and a limit for each. Write \
+                     the addresses of clients that are not limited into exempt{shared}",
                     crate::report::RATE_LIMIT
                 ),
             );

@@ -5,7 +5,9 @@ use super::parser::Directive;
 use super::scope::{Import, Scope};
 use super::{access, log, redirects, server, sockets, upstreams};
 use crate::output::quoted;
+use crate::report::Id;
 use crate::units::{nginx_time, shown_size, size};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Translates an `http` block.
 pub(super) fn http<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
@@ -154,11 +156,48 @@ fn number(text: &str) -> Option<(u64, String)> {
     text.parse::<u32>().ok().filter(|n| *n > 0).map(|n| (u64::from(n), n.to_string()))
 }
 
+/// The setting of `client_body_timeout` and `send_timeout`.
+const IDLE: &str = "idle_timeout";
+/// NGINX's default of both, in milliseconds.
+const SILENCE: u64 = 60_000;
+
+/// For each directive of a name the sites for which it holds; `None`: those for which none does.
+fn sites(block: &[Directive], name: &str) -> BTreeMap<Option<Id>, BTreeSet<String>> {
+    let scope = Scope::of(block);
+    let mut out: BTreeMap<Option<Id>, BTreeSet<String>> = BTreeMap::new();
+    for server in block.iter().filter(|d| d.name() == "server") {
+        let mut own = Vec::new();
+        everywhere(server.inner(), &[name], &mut own);
+        let mut holding: BTreeSet<Option<Id>> = own.iter().map(|d| Some(d.id)).collect();
+        holding.insert(scope.within(server.inner()).last(name).map(|d| d.id));
+        let names = server.inner().iter().find(|d| d.name() == "server_name");
+        let site = names.and_then(|d| d.word(1)).filter(|name| !name.is_empty());
+        let site = site.map_or_else(|| server.place.to_string(), str::to_owned);
+        for id in holding {
+            out.entry(id).or_default().insert(site.clone());
+        }
+    }
+    out
+}
+
+/// Says of a directive that clients of some sites may be silent for longer than in NGINX. `text`: how long, as TOML.
+fn longer(import: &mut Import, d: &Directive, sites: &BTreeSet<String>, text: &str, original: &str) {
+    import.differs(
+        d,
+        format!(
+            "[limits] {IDLE} applies to all hosts, and the import writes the largest value, so slow or silent clients of {} can hold a \
+             request for {} (NGINX: {original}). If the sites with the largest value do not need it, write a smaller one",
+            crate::report::some_of(sites.iter()),
+            text.trim_matches('"')
+        ),
+    );
+}
+
 /// Settings that Sealane has once for all hosts.
 fn limits(import: &mut Import, block: &[Directive]) {
     let all: [(&[&str], &str, Read); 5] = [
         (&["client_header_timeout"], "header_timeout", time),
-        (&["client_body_timeout", "send_timeout"], "idle_timeout", time),
+        (&["client_body_timeout", "send_timeout"], IDLE, time),
         (&["keepalive_timeout"], "keepalive_timeout", time),
         (&["keepalive_requests"], "max_requests", number),
         (&["http2_max_concurrent_streams"], "max_streams", number),
@@ -175,11 +214,19 @@ fn limits(import: &mut Import, block: &[Directive]) {
             }
         }
         let Some((largest, text, d)) = best else { continue };
+        let held: Vec<_> = names.iter().filter(|_| key == IDLE).map(|name| (*name, sites(block, name))).collect();
         import.out.limits.set(key, text.clone(), &d.place);
         // Where some have none of their own, NGINX's default holds for these.
         for d in &found {
             match d.word(1).and_then(read) {
                 Some((n, _)) if n == largest => import.same(d, format!("[limits] {key}")),
+                Some((_, own)) if key == IDLE => {
+                    let there = held.iter().find(|(name, _)| *name == d.name());
+                    match there.and_then(|(_, sites)| sites.get(&Some(d.id))) {
+                        Some(sites) => longer(import, d, sites, &text, own.trim_matches('"')),
+                        None => import.same(d, "no site has this value"),
+                    }
+                }
                 Some(_) => import.differs_a_little(
                     d,
                     format!(
@@ -188,6 +235,13 @@ fn limits(import: &mut Import, block: &[Directive]) {
                     ),
                 ),
                 None => {}
+            }
+        }
+        if key == IDLE && largest > SILENCE {
+            for (name, sites) in &held {
+                if let Some(silent) = sites.get(&None) {
+                    longer(import, d, silent, &text, &format!("60s, the default of {name}"));
+                }
             }
         }
     }

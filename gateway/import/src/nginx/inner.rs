@@ -180,6 +180,8 @@ pub(super) struct Inner {
     locations: BTreeMap<Id, Option<Lines>>,
     /// Servers that get requests.
     served: BTreeSet<Id>,
+    /// The ports of servers of the original that listen on one port only, which is neither 80 nor 443.
+    own_ports: BTreeMap<Id, u16>,
 }
 
 impl Inner {
@@ -190,6 +192,7 @@ impl Inner {
             ports: BTreeMap::new(),
             locations: BTreeMap::new(),
             served: BTreeSet::new(),
+            own_ports: BTreeMap::new(),
         }
     }
 }
@@ -216,8 +219,15 @@ fn learn<'d>(import: &mut Import<'d>, site: &Site<'d>) -> Option<()> {
     import.budget.take(lines.saturating_mul(64))?;
     let one = |l: &Location<'d>| (l.directive().id, can(import, site, l, 0).then(|| besides(l)));
     let all: Vec<(Id, Option<Lines>)> = site.locations.iter().map(one).collect();
+    let causes: Vec<(&'d Directive, &'d str)> = site.locations.iter().flat_map(|l| causes(import, site, l)).collect();
+    for (d, name) in causes {
+        import.missing(d, cause(name));
+    }
     let inner = import.inner.as_mut()?;
     inner.ports.insert(site.server.id, port);
+    if let Some(own) = site.port.filter(|port| !is_usual(*port)) {
+        inner.own_ports.insert(site.server.id, own);
+    }
     inner.locations.extend(all);
     Some(())
 }
@@ -245,12 +255,50 @@ fn is_named(l: &Directive) -> bool {
     l.word(1).is_some_and(|word| word.starts_with('@'))
 }
 
+fn stands(d: &Directive) -> bool {
+    is_copied(d.name()) || is_elsewhere(d.name())
+}
+
+fn is_cached(scope: &Scope) -> bool {
+    scope.value("proxy_cache").is_some_and(|(_, zone)| zone != "off")
+}
+
+/// Whether a port follows from whether the client's connection has TLS.
+fn is_usual(port: u16) -> bool {
+    matches!(port, 80 | 443)
+}
+
+/// The variables that keep a location without another server out of the second NGINX, each with its directive.
+fn causes<'d>(import: &Import<'d>, site: &Site<'d>, l: &Location<'d>) -> Vec<(&'d Directive, &'d str)> {
+    let (d, scope) = (l.directive(), l.scope());
+    let may_be = match passes(d) {
+        Some(pass) => !matches!(pass.name(), "proxy_pass" | "grpc_pass"),
+        None => scope.last("root").is_some() || d.inner().iter().any(|d| d.name() == "alias"),
+    };
+    if !may_be || !d.inner().iter().all(stands) {
+        return Vec::new();
+    }
+    let copied = scope.blocks().flatten().filter(|d| is_copied(d.name()));
+    copied.filter_map(|d| Some((d, unknown(import, site, scope, d, 0)?))).collect()
+}
+
+/// What is said of a directive with a variable that keeps locations out of the second NGINX.
+fn cause(name: &str) -> String {
+    let why = match name {
+        "server_port" => "the server listens on several ports",
+        _ => "its value is not known there",
+    };
+    format!(
+        "${name} in this line keeps locations out of inner-nginx.conf (their requests get 501), because {why}: write a constant, and \
+         import again"
+    )
+}
+
 /// Whether the second NGINX can do what a location does.
 fn can<'d>(import: &Import<'d>, site: &Site<'d>, l: &Location<'d>, depth: usize) -> bool {
     let (d, scope) = (l.directive(), l.scope());
     let is_on = |name: &str| scope.last(name).is_some_and(|d| d.word(1) != Some("off"));
     let is_guarded = access::GUARDS.iter().any(|(name, _)| *name != "auth_basic" && is_on(name));
-    let stands = |d: &Directive| is_copied(d.name()) || is_elsewhere(d.name());
     if depth > MAX_LED || is_guarded || !d.inner().iter().all(stands) {
         return false;
     }
@@ -262,10 +310,9 @@ fn can<'d>(import: &Import<'d>, site: &Site<'d>, l: &Location<'d>, depth: usize)
         Some(pass) if pass.name() == "grpc_pass" => false,
         Some(pass) if pass.name() == "proxy_pass" => {
             let url = pass.word(1).filter(|url| !has_variables(url)).and_then(parts_of_url);
-            let is_cached = scope.value("proxy_cache").is_some_and(|(_, zone)| zone != "off");
             let headers = scope.all(&["proxy_set_header"]);
             let mut host = headers.iter().filter(|d| is_header(d, "host"));
-            url.is_some() && (is_cached || is_named(d)) && host.all(|d| has_known(import, site, scope, d, 0))
+            url.is_some() && (is_cached(scope) || is_named(d)) && host.all(|d| has_known(import, site, scope, d, 0))
         }
         Some(pass) => pass.word(1).is_some_and(|to| !has_variables(to)),
         None => is_on("root") || d.inner().iter().any(|d| d.name() == "alias"),
@@ -310,13 +357,25 @@ fn leads_on<'d>(import: &Import<'d>, site: &Site<'d>, l: &Location<'d>, depth: u
 
 /// Whether each variable of a directive has the same value in the second NGINX, or another variable takes its place.
 fn has_known<'d>(import: &Import<'d>, site: &Site<'d>, scope: &Scope<'d>, d: &Directive, depth: usize) -> bool {
+    unknown(import, site, scope, d, depth).is_none()
+}
+
+/// The first variable of a directive of which this does not hold.
+fn unknown<'d, 't>(
+    import: &Import<'d>,
+    site: &Site<'d>,
+    scope: &Scope<'d>,
+    d: &'t Directive,
+    depth: usize,
+) -> Option<&'t str> {
     // A `set` names its own variable first.
     let first = if matches!(d.name(), "set" | "proxy_set_header") { 2 } else { 1 };
-    let words = d.words.iter().skip(first);
-    words.flat_map(|word| pieces(&word.text)).all(|piece| match piece {
-        Piece::Text(_) => true,
-        Piece::Variable(name) => is_known(import, site, scope, name, depth),
-    }) && d.inner().iter().all(|inner| has_known(import, site, scope, inner, depth))
+    let mut own = d.words.iter().skip(first).flat_map(|word| pieces(&word.text));
+    let found = own.find_map(|piece| match piece {
+        Piece::Variable(name) if !is_known(import, site, scope, name, depth) => Some(name),
+        _ => None,
+    });
+    found.or_else(|| d.inner().iter().find_map(|inner| unknown(import, site, scope, inner, depth)))
 }
 
 fn is_known<'d>(import: &Import<'d>, site: &Site<'d>, scope: &Scope<'d>, name: &str, depth: usize) -> bool {
@@ -326,7 +385,7 @@ fn is_known<'d>(import: &Import<'d>, site: &Site<'d>, scope: &Scope<'d>, name: &
     }
     match name {
         "scheme" | "https" => return true,
-        "server_port" => return site.ports.iter().all(|port| matches!(port, 80 | 443)),
+        "server_port" => return site.port.is_some() || site.ports.iter().all(|port| is_usual(*port)),
         _ if depth == MAX_DEPTH => return false,
         _ => {}
     }
@@ -386,8 +445,7 @@ fn besides(l: &Location) -> Lines {
         out.push(line(&["proxy_set_header", "Upgrade", "$http_upgrade"]));
         out.push(line(&["proxy_set_header", "Connection", "$sealane_connection"]));
     }
-    let is_cached = scope.value("proxy_cache").is_some_and(|(_, zone)| zone != "off");
-    if is_cached && scope.last("proxy_cache_key").is_none() {
+    if is_cached(scope) && scope.last("proxy_cache_key").is_none() {
         // The same page may differ over TLS.
         out.push(line(&["proxy_cache_key", &format!("{SCHEME}$proxy_host$request_uri")]));
     }
@@ -503,7 +561,8 @@ pub(super) fn write<'d>(import: &mut Import<'d>, tree: &'d [Directive]) {
         }
     }
     let mut before = Text { text: String::new(), needs: servers.needs };
-    before.before(import, &https);
+    let own_ports = inner.served.iter().filter_map(|id| Some((*inner.ports.get(id)?, *inner.own_ports.get(id)?)));
+    before.before(import, &https, &port_map(&own_ports.collect::<Vec<_>>()));
     let mut out = Text::default();
     let _ = writeln!(
         out.text,
@@ -623,7 +682,7 @@ impl Text {
     }
 
     /// What servers name: variables of maps, zones of limits and caches, groups of servers.
-    fn before(&mut self, import: &mut Import, https: &[&[Directive]]) {
+    fn before(&mut self, import: &mut Import, https: &[&[Directive]], port_map: &str) {
         let values = |d: &Directive| matches!(d.name(), "map" | "geo");
         // What limits count may be the value of a map.
         for d in https.iter().flat_map(|block| block.iter()).filter(|d| zone(d).is_some()) {
@@ -651,7 +710,7 @@ impl Text {
         for (name, lines) in [
             ("$sealane_connection", "map $http_upgrade $sealane_connection { default upgrade; '' close; }"),
             ("$sealane_https", "map $http_x_forwarded_proto $sealane_https { https on; }"),
-            ("$sealane_port", "map $http_x_forwarded_proto $sealane_port { https 443; default 80; }"),
+            ("$sealane_port", port_map),
         ] {
             if self.needs.contains(name) {
                 let _ = writeln!(self.text, "    {lines}");
@@ -679,6 +738,19 @@ impl Text {
             }
         }
     }
+}
+
+/// The `map` that takes the place of `$server_port`. `own_ports`: ports of the second NGINX, each with the one port of the original.
+fn port_map(own_ports: &[(u16, u16)]) -> String {
+    if own_ports.is_empty() {
+        return "map $http_x_forwarded_proto $sealane_port { https 443; default 80; }".to_owned();
+    }
+    let mut out = "map $server_port:$http_x_forwarded_proto $sealane_port { ".to_owned();
+    for (port, own) in own_ports {
+        let _ = write!(out, "~^{port}: {own}; ");
+    }
+    out.push_str("~:https$ 443; default 80; }");
+    out
 }
 
 /// The zone that a directive makes, for a limit or a cache.

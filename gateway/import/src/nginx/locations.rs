@@ -151,6 +151,12 @@ pub(super) struct Site<'d> {
     pub ports: Vec<u16>,
 }
 
+/// What is said of a `limit_except` that is not translated.
+const OTHER_METHODS: &str = "the import translates limit_except only if \"deny all\" is its only directive. The result has two routes \
+     with the path of this location: one with methods, for the methods of limit_except (GET includes HEAD), and one that answers all other \
+     methods with 501. In the second route, write the upstream in the place of \"respond\", and the checks of limit_except (allow, deny \
+     or basic_auth). A route inherits nothing from another one: copy the checks and settings of the first route that hold for both";
+
 /// Deepest nesting of locations, which the parser bounds, too.
 const MAX_DEPTH: usize = 16;
 /// Most locations of a server.
@@ -259,23 +265,27 @@ fn steps<'d>(
     // Methods come first: for those that are excepted, nothing else of the location counts.
     for d in l.inner().iter().filter(|d| d.name() == "limit_except") {
         let deny = matches!(d.inner(), [one] if one.name() == "deny" && one.word(1) == Some("all"));
-        let mut methods: Vec<String> = d.arguments().into_iter().map(str::to_owned).collect();
+        // NGINX compares them without case.
+        let mut methods: Vec<String> = d.arguments().into_iter().map(str::to_ascii_uppercase).collect();
         let good = |m: &String| !m.is_empty() && m.bytes().all(|b| b.is_ascii_uppercase());
-        if !deny || methods.is_empty() || !methods.iter().all(good) {
-            import.decide(
-                d,
-                "the import translates limit_except only if \"deny all\" is its only directive. Write two routes \
-                 with the path of this location: one with methods, for the methods of limit_except (GET includes \
-                 HEAD); and one without methods, for all other requests, with allow, deny or basic_auth",
-            );
-            continue;
-        }
+        let is_translated = deny && !methods.is_empty() && methods.iter().all(good);
+        methods.retain(good);
         if methods.iter().any(|m| m == "GET") && !methods.iter().any(|m| m == "HEAD") {
             methods.push("HEAD".to_owned());
         }
-        import.same(d, "a route with \"methods\", and status 403 for others");
-        d.inner().iter().for_each(|d| import.same(d, "403"));
-        out.push(Step { d, when: When::Method(methods, false), then: Then::Answer(Action::status(403)) });
+        let action = match is_translated {
+            true => {
+                import.same(d, "a route with \"methods\", and status 403 for others");
+                d.inner().iter().for_each(|d| import.same(d, "403"));
+                Action::status(403)
+            }
+            // The checks of the location are not those of the other methods.
+            false => {
+                import.decide(d, OTHER_METHODS);
+                Action::untranslated()
+            }
+        };
+        out.push(Step { d, when: When::Method(methods, false), then: Then::Answer(action) });
     }
     let mut rewritten = false;
     for d in l.inner() {

@@ -81,6 +81,7 @@ pub fn import_with(reader: &dyn Reader, path: &Path, inner: Option<SocketAddr>) 
         referers: BTreeSet::new(),
         zones: BTreeMap::new(),
         bursts: BTreeMap::new(),
+        limited: BTreeMap::new(),
         connection_zones: BTreeMap::new(),
         open_requests: BTreeMap::new(),
         inner: inner.map(inner::Inner::new),
@@ -99,7 +100,7 @@ pub fn import_with(reader: &dyn Reader, path: &Path, inner: Option<SocketAddr>) 
     let protocols = passes.iter().map(|d| d.name()).collect();
     let mut users = BTreeMap::new();
     find_users(&tree, None, &mut users);
-    rest(&mut import, &tree, &Known { used, protocols, users });
+    rest(&mut import, &tree, &Known { used, protocols, users, has_inner: inner.is_some() });
     let Import { out, report, .. } = import;
     Ok(finish(out, report, path))
 }
@@ -170,6 +171,8 @@ struct Known<'d> {
     protocols: BTreeSet<&'d str>,
     /// For each variable, the first directive that uses it.
     users: BTreeMap<&'d str, &'d Directive>,
+    /// There is to be a second NGINX.
+    has_inner: bool,
 }
 
 /// The variable that a directive makes.
@@ -266,6 +269,9 @@ fn rest(import: &mut Import, block: &[Directive], known: &Known) {
                 Some(Kind::NotNeeded(why)) => (Outcome::Same, why),
                 Some(Kind::Missing(_)) if d.arguments() == ["off"] && !STRICT_IF_OFF.contains(&d.name()) => {
                     (Outcome::Same, "off")
+                }
+                Some(Kind::Missing(instead)) if known.has_inner => {
+                    (Outcome::NotTranslated, table::beside_inner(instead))
                 }
                 Some(Kind::Missing(instead)) => (Outcome::NotTranslated, instead),
                 Some(Kind::Undecided(instead)) => (Outcome::Undecided, instead),

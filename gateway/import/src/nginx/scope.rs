@@ -76,6 +76,8 @@ pub(super) struct Import<'d> {
     pub zones: BTreeMap<String, &'d Directive>,
     /// For each of them the bursts of its `limit_req`s, the largest first.
     pub bursts: BTreeMap<String, Vec<(u32, &'d Directive)>>,
+    /// For each of them the lines of its `limit_req`s.
+    pub limited: BTreeMap<String, BTreeSet<Place>>,
     /// `limit_conn_zone`s by name.
     pub connection_zones: BTreeMap<String, &'d Directive>,
     /// For each of them the numbers of its `limit_conn`s, the largest first.

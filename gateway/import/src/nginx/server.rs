@@ -307,6 +307,9 @@ fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l
                      trusted_proxies",
                 ),
                 Some(block) if is_block(block) && is_unused => import.same(d, NO_PROXY_HEADER),
+                Some(block) if is_block(block) && socket.proxy_protocol => {
+                    import.differs(d, crate::report::PROXY_OTHERS);
+                }
                 // Another address may have no PROXY protocol.
                 Some(block) if is_block(block) => import.report.same_because(d.id, "trusted_proxies"),
                 _ => import

@@ -120,7 +120,7 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
         match from.is_empty() || !from.iter().all(|b| is_block(b)) {
             true => import.decide(d, crate::report::PROXY_SENDERS),
             false => {
-                scope.all(&["set_real_ip_from"]).iter().for_each(|d| import.same(d, "trusted_proxies"));
+                scope.all(&["set_real_ip_from"]).iter().for_each(|d| import.differs(d, crate::report::PROXY_OTHERS));
                 l.settings.set("trusted_proxies", list(&from), &d.place);
             }
         }

@@ -12,6 +12,11 @@ const FILES: &str =
 const FAST_CGI: &str =
     "Sealane speaks HTTP to servers (501): import again with --inner-nginx, or let the application listen with HTTP";
 const CACHE: &str = "Sealane has no cache: import again with --inner-nginx, or let the server cache";
+const FILES_BESIDE: &str =
+    "Sealane serves no files (501), and --inner-nginx cannot do it here: name a file server as the upstream";
+const FAST_CGI_BESIDE: &str =
+    "Sealane speaks HTTP to servers (501), and --inner-nginx cannot do it here: let the application listen with HTTP";
+const CACHE_BESIDE: &str = "Sealane has no cache, and --inner-nginx cannot do it here: let the server cache";
 const COMPRESSION: &str = "write \"compression\"";
 const GUNZIP: &str = "compressed responses are passed on as the server sends them";
 const CODE: &str = "no code is run: let the server do it";
@@ -609,6 +614,16 @@ const FAMILIES: &[(&str, Kind)] = &[
     ("pop3_", Missing(MAIL)),
     ("smtp_", Missing(MAIL)),
 ];
+
+/// What is said of a directive for which there is nothing, if the second NGINX that there is to be has no place for it either.
+pub(super) fn beside_inner(instead: &'static str) -> &'static str {
+    match instead {
+        FILES => FILES_BESIDE,
+        FAST_CGI => FAST_CGI_BESIDE,
+        CACHE => CACHE_BESIDE,
+        other => other,
+    }
+}
 
 /// What the table says of a directive.
 pub(super) fn kind(name: &str) -> Option<Kind> {
