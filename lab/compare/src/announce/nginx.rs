@@ -58,6 +58,8 @@ impl Case<'_> {
                 self.draft.is_some_and(is_chain) && self.is_claimed()
             }
             "set_real_ip_from" | "real_ip_header" | "real_ip_recursive" if undecided => self.is_claimed(),
+            // Load balancers that are not in the list: no request of the comparison comes from one.
+            "set_real_ip_from" if different => false,
             "set_real_ip_from" | "real_ip_header" | "real_ip_recursive" => self.is_address(),
             "underscores_in_headers" => {
                 matches!(self.aspect(), Aspect::Received(header) if header.contains('_'))
@@ -121,7 +123,10 @@ impl Case<'_> {
             }
             "auth_request_set" if undecided => self.is_effect_of_variable(argument),
             "allow" | "deny" if undecided => self.is_access(&["403"]),
-            "auth_basic" | "auth_basic_user_file" | "satisfy" | "limit_except" if undecided => {
+            "limit_except" if undecided => {
+                self.is_access(&["401", "403", "501"]) || self.is_response_header(&["www-authenticate"])
+            }
+            "auth_basic" | "auth_basic_user_file" | "satisfy" if undecided => {
                 self.is_access(&["401", "403"]) || self.is_response_header(&["www-authenticate"])
             }
             "rewrite" if undecided => {
