@@ -12,6 +12,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Features that only the tests' build has: package, features, why they change nothing that is tested.
 const KNOWN: &[(&str, &[&str], &str)] = &[
     ("either", &["use_std"], "more functions, for what prost-derive runs in the compiler"),
+    (
+        "futures",
+        &["async-await", "default", "executor", "futures-executor"],
+        "more functions, which kube's client in sealane-kube does not use",
+    ),
     ("futures-channel", &["futures-sink", "sink"], "more functions"),
     ("futures-io", &["default"], "it is `std`"),
     (
