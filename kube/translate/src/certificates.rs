@@ -10,6 +10,13 @@ use x509_parser::pem::Pem;
 /// The largest certificate or list of authorities, in bytes.
 const MAX: usize = 256 << 10;
 
+/// The highest cost of bcrypt in a Secret: about a quarter of a second.
+const MAX_BCRYPT_COST: u32 = 12;
+/// The most memory of Argon2 in a Secret, in KiB.
+const MAX_ARGON2_MEMORY: u32 = 64 << 10;
+/// The most passes of Argon2 in a Secret.
+const MAX_ARGON2_PASSES: u32 = 10;
+
 /// The parts of a PEM text with one of these labels.
 fn pem_parts(text: &[u8], is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Pem>, String> {
     if text.len() > MAX {
@@ -29,6 +36,25 @@ fn check_certificates(text: &[u8]) -> Result<(), String> {
         Ok((rest, _)) if rest.is_empty() => Ok(()),
         _ => Err("it has a certificate that cannot be read".to_owned()),
     })
+}
+
+/// Whether a check of a password costs no more time and memory than what users of one gateway may take from each other. The gateway itself
+/// allows more, because its own operator writes its files.
+fn is_cheap(hash: &str) -> bool {
+    let mut parts = hash.split('$').skip(1);
+    match parts.next() {
+        Some("2a" | "2b" | "2y") => {
+            parts.next().and_then(|cost| cost.parse::<u32>().ok()).is_some_and(|cost| cost <= MAX_BCRYPT_COST)
+        }
+        _ => {
+            let all: Vec<&str> = parts.flat_map(|part| part.split(',')).collect();
+            let number = |key: &str| {
+                let mut values = all.iter().filter_map(|part| part.strip_prefix(key));
+                values.next().and_then(|value| value.parse::<u32>().ok()).filter(|_| values.next().is_none())
+            };
+            number("m=").is_some_and(|m| m <= MAX_ARGON2_MEMORY) && number("t=").is_some_and(|t| t <= MAX_ARGON2_PASSES)
+        }
+    }
 }
 
 impl Translation<'_> {
@@ -52,13 +78,13 @@ impl Translation<'_> {
         if keys.len() != 1 {
             return Err(format!("\"tls.key\" of Secret {name} must have one private key"));
         }
-        Ok((self.config.file("cert", certificate), self.config.file("key", key)))
+        Ok((self.config.file("cert", certificate)?, self.config.file("key", key)?))
     }
 
     /// Writes a file with the authorities of a ConfigMap.
     pub(crate) fn authority_of_config_map(&mut self, name: &Name) -> Result<String, String> {
         let text = self.authorities(name)?;
-        Ok(self.config.file("ca", text))
+        self.config.file("ca", text)
     }
 
     /// The authorities of a ConfigMap (`ca.crt`).
@@ -79,7 +105,7 @@ impl Translation<'_> {
     pub(crate) fn authority_of_secret(&mut self, name: &Name) -> Result<String, String> {
         let text = self.secret_value(name, "ca.crt")?;
         check_certificates(&text).map_err(|why| format!("\"ca.crt\" of Secret {name}: {why}"))?;
-        Ok(self.config.file("ca", text))
+        self.config.file("ca", text)
     }
 
     /// Writes the file of users of a Secret (`auth`), whose hashes must be of kinds that the gateway checks.
@@ -95,18 +121,42 @@ impl Translation<'_> {
                     "\"auth\" of Secret {name} has a user whose hash is neither bcrypt nor Argon2: create it with htpasswd -B"
                 ));
             }
+            if !is_cheap(hash) {
+                return Err(format!(
+                    "\"auth\" of Secret {name} has a user whose hash is malformed or too expensive: bcrypt can have a cost up to \
+                     {MAX_BCRYPT_COST}, and Argon2 m up to {MAX_ARGON2_MEMORY} and t up to {MAX_ARGON2_PASSES}"
+                ));
+            }
             users += 1;
         }
         if users == 0 || text.len() > MAX {
             return Err(format!("\"auth\" of Secret {name} has no users, or is too large"));
         }
-        Ok(self.config.file("users", text))
+        self.config.file("users", text)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn expensive_hashes_are_refused() {
+        for good in ["$2y$05$x", "$2b$12$x", "$argon2id$v=19$m=65536,t=3,p=4$c2FsdA$aGFzaA"] {
+            assert!(is_cheap(good), "{good}");
+        }
+        for bad in [
+            "$2y$13$x",
+            "$2y$x",
+            "$2y$",
+            "$argon2id$v=19$m=1048576,t=1,p=1$c2FsdA$aGFzaA",
+            "$argon2id$v=19$m=64,t=100,p=1$c2FsdA$aGFzaA",
+            "$argon2id$v=19$m=64,m=1048576,t=1,p=1$c2FsdA$aGFzaA",
+            "$argon2id$v=19$p=1$c2FsdA$aGFzaA",
+        ] {
+            assert!(!is_cheap(bad), "{bad}");
+        }
+    }
 
     #[test]
     fn what_is_no_certificate_is_refused() {

@@ -284,7 +284,10 @@ impl ListenerState {
             self.accepted = Err(("NoValidCACertificate", message));
             return;
         }
-        self.client_authorities = Some(translation.config.file("ca", authorities));
+        match translation.config.file("ca", authorities) {
+            Ok(file) => self.client_authorities = Some(file),
+            Err(why) => self.accepted = Err(("NoValidCACertificate", why)),
+        }
     }
 
     /// Whether a route of this namespace may attach.

@@ -153,6 +153,8 @@ struct Translation<'w> {
     events: BTreeSet<Event>,
     /// Expressions in use: the gateway has a limit for a configuration.
     expressions: BTreeSet<String>,
+    /// Expressions that were compiled.
+    tried: checks::Tried,
     /// The Gateways that use a policy, and the policies that lose to another one.
     policies: backends::Policies,
 }
@@ -171,6 +173,7 @@ pub fn translate(world: &World, settings: &Settings) -> Outcome {
         services: Vec::new(),
         events: BTreeSet::new(),
         expressions: BTreeSet::new(),
+        tried: checks::Tried::default(),
         policies: backends::Policies::new(world),
     };
     let mut gateways = translation.gateways();

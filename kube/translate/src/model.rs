@@ -8,6 +8,9 @@ use std::ops::Range;
 /// The folder of files that the configuration names, beside the configuration.
 pub const FILES: &str = "files";
 
+/// The most bytes that all files may have together: they are in memory.
+pub const MAX_FILES: usize = 32 << 20;
+
 /// A configuration, without what the operator writes in front of it.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
@@ -122,12 +125,22 @@ impl Writer {
 
 impl Config {
     /// Adds a file and returns its path from the folder of the configuration. Its name contains a hash of its content, so that a changed
-    /// content is a changed configuration, and a configuration that is in use keeps its files.
-    pub fn file(&mut self, kind: &str, content: Vec<u8>) -> String {
+    /// content is a changed configuration, and a configuration that is in use keeps its files. On failure: there are too many.
+    pub fn file(&mut self, kind: &str, content: Vec<u8>) -> Result<String, String> {
         let name = format!("{kind}-{}.pem", crate::short_hash(&content));
         let path = format!("{FILES}/{name}");
+        match self.files.get(&name) {
+            Some(known) if *known == content => return Ok(path),
+            // Somebody has made it on purpose.
+            Some(_) => return Err("another file has the same hash".to_owned()),
+            None => {}
+        }
+        let others: usize = self.files.values().map(Vec::len).sum();
+        if others + content.len() > MAX_FILES {
+            return Err(format!("the certificates of all objects together have more than {} MiB", MAX_FILES >> 20));
+        }
         self.files.insert(name, content);
-        path
+        Ok(path)
     }
 
     /// The text. `base`: what the operator has written, which comes first.
@@ -201,6 +214,17 @@ pub fn server(scheme: &str, address: &str, weight: Option<u64>) -> Value {
 mod tests {
     use super::*;
     use crate::objects::{Kind, Name};
+
+    #[test]
+    fn files_have_a_limit() {
+        let mut config = Config::default();
+        let first = config.file("cert", b"a".to_vec()).unwrap();
+        assert!(config.file("cert", vec![0; MAX_FILES]).is_err());
+        assert!(config.file("cert", vec![0; MAX_FILES - 1]).is_ok());
+        assert_eq!(config.file("cert", b"a".to_vec()), Ok(first));
+        assert!(config.file("cert", b"b".to_vec()).is_err());
+        assert_eq!(config.files.len(), 2);
+    }
 
     #[test]
     fn lines_lead_to_objects() {

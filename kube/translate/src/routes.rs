@@ -202,10 +202,15 @@ impl Translation<'_> {
             }
             // What is wrong with a rule is the same at every listener.
             let rules = match route {
-                AnyRoute::Http(route) => http_rules(&route.spec.rules),
-                AnyRoute::Grpc(route) => grpc_rules(&route.spec.rules),
+                AnyRoute::Http(route) => http_rules(&route.spec.rules, &mut self.tried),
+                AnyRoute::Grpc(route) => grpc_rules(&route.spec.rules, &mut self.tried),
             };
-            let rules = rules.and_then(|rules| self.count_expressions(&rules.expressions()).map(|()| rules));
+            let rules = rules.and_then(|rules| match () {
+                // A route that no listener takes must not use up what all routes share.
+                () if attachments.is_empty() => Ok(rules),
+                () if rules.size().saturating_mul(attachments.len()) > checks::MAX_OBJECT => Err(checks::too_large()),
+                () => self.count_expressions(&rules.expressions()).map(|()| rules),
+            });
             let rules = match rules {
                 Ok(rules) => rules,
                 Err(why) => {
