@@ -22,6 +22,9 @@ const LOOK: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(1);
 /// How often a configuration is made again without the objects whose lines the gateway has refused.
 const ROUNDS: usize = 32;
+/// After how many rounds all objects of the users are left out whose objects the gateway refuses. It names at most 50 mistakes at a time: a
+/// user with thousands of such objects would otherwise stop the changes of all others.
+const SINGLE_ROUNDS: usize = 16;
 
 /// The parts of the loop.
 pub struct Reconciler {
@@ -59,6 +62,21 @@ fn culprits(rendered: &Rendered, mistakes: &[Mistake]) -> BTreeMap<ObjectRef, St
         Some((origin.clone(), format!("the gateway refuses it: {}", mistake.message)))
     });
     found.collect()
+}
+
+/// All other routes, Gateways and Ingresses of the namespaces of some objects.
+fn of_namespaces<'o>(
+    all: impl Iterator<Item = &'o ObjectRef>,
+    found: &BTreeMap<ObjectRef, String>,
+) -> Vec<(ObjectRef, String)> {
+    let namespaces: BTreeSet<&str> = found.keys().map(|object| object.name.namespace.as_str()).collect();
+    let is_meant = |object: &&ObjectRef| {
+        let is_other =
+            matches!(object.kind, Kind::GatewayClass | Kind::BackendTlsPolicy | Kind::Service | Kind::IngressClass);
+        !is_other && namespaces.contains(object.name.namespace.as_str()) && !found.contains_key(*object)
+    };
+    let why = "the gateway refuses too many objects of this namespace";
+    all.filter(is_meant).map(|object| (object.clone(), why.to_owned())).collect()
 }
 
 impl Reconciler {
@@ -112,7 +130,10 @@ impl Reconciler {
         let is_leader = *self.is_leader.borrow_and_update();
         self.metrics.leader.set(u64::from(is_leader));
         if is_leader {
-            self.cluster.write(&self.store, &outcome, &self.metrics).await;
+            if !self.cluster.write(&self.store, &outcome, &self.metrics).await {
+                // The rest is for the next turn.
+                self.store.changed.notify_one();
+            }
         }
         Ok(())
     }
@@ -120,7 +141,7 @@ impl Reconciler {
     /// Translates, and gives the gateway the result, unless it has it. Objects that the gateway refuses are left out.
     async fn apply(&mut self, config: &Path, in_use: &mut InUse, told: &mut Told) -> anyhow::Result<Outcome> {
         let mut refused: BTreeMap<ObjectRef, String> = BTreeMap::new();
-        for _ in 0..ROUNDS {
+        for round in 0..ROUNDS {
             let outcome = self.translate(&refused);
             let rendered = &outcome.rendered;
             self.metrics.configuration_bytes.set(rendered.toml.len() as u64);
@@ -153,11 +174,15 @@ impl Reconciler {
                     self.metrics.refused_configurations.add(1);
                     let found = culprits(rendered, &mistakes);
                     let known: BTreeSet<ObjectRef> = refused.keys().cloned().collect();
-                    let new: BTreeMap<ObjectRef, String> =
+                    let mut new: BTreeMap<ObjectRef, String> =
                         found.into_iter().filter(|(object, _)| !known.contains(object)).collect();
                     if new.is_empty() {
                         let first = mistakes.first().map_or("", |mistake| mistake.message.as_str());
                         bail!("the gateway refuses the configuration, for no object in particular: {first}");
+                    }
+                    if round >= SINGLE_ROUNDS {
+                        let others = of_namespaces(self.store.lock().written.keys(), &new);
+                        new.extend(others.into_iter().filter(|(object, _)| !known.contains(object)));
                     }
                     for (object, why) in new.iter().filter(|(object, why)| told.refused.get(*object) != Some(*why)) {
                         log::warning!("{object} is left out: {why}");
@@ -186,6 +211,20 @@ mod tests {
     use sealane_kube_translate::model::{Config, Host, Section};
     use sealane_kube_translate::objects::Name;
     use sealane_kube_translate::toml::Table;
+
+    #[test]
+    fn very_many_mistakes_are_one_namespace() {
+        let object = |kind, namespace: &str, name: &str| ObjectRef { kind, name: Name::new(namespace, name) };
+        let all = [
+            object(Kind::HttpRoute, "bad", "found"),
+            object(Kind::Ingress, "bad", "other"),
+            object(Kind::Service, "bad", "service"),
+            object(Kind::HttpRoute, "good", "route"),
+        ];
+        let found = BTreeMap::from([(all[0].clone(), "m".to_owned())]);
+        let others: Vec<ObjectRef> = of_namespaces(all.iter(), &found).into_iter().map(|(object, _)| object).collect();
+        assert_eq!(others, [object(Kind::Ingress, "bad", "other")]);
+    }
 
     #[test]
     fn mistakes_lead_to_objects() {
