@@ -2,7 +2,9 @@
 //! rest, and names the line of the configuration if something is wrong.
 
 use crate::Translation;
-use crate::objects::Name;
+use crate::model::Section;
+use crate::objects::{Kind, Name, ObjectRef};
+use crate::toml::Table;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use x509_parser::pem::Pem;
@@ -66,6 +68,9 @@ impl Translation<'_> {
 
     /// Writes the files of a Secret with a certificate. Returns the paths of the certificate and of the key.
     pub(crate) fn certificate_files(&mut self, name: &Name) -> Result<(String, String), String> {
+        if let Some(why) = self.world.refusal(Kind::Secret, name) {
+            return Err(format!("Secret {name}: {why}"));
+        }
         let secret = self.world.secrets.get(name).ok_or_else(|| format!("there is no Secret {name}"))?;
         if secret.kind != "kubernetes.io/tls" {
             return Err(format!("Secret {name} does not have the type kubernetes.io/tls"));
@@ -79,6 +84,13 @@ impl Translation<'_> {
             return Err(format!("\"tls.key\" of Secret {name} must have one private key"));
         }
         Ok((self.config.file("cert", certificate)?, self.config.file("key", key)?))
+    }
+
+    /// The certificate of a Secret in the configuration. If the gateway refuses it, only this certificate is missing: the Secret may belong
+    /// to another user than the Gateway, which serves others, too.
+    pub(crate) fn certificate_section(secret: &Name, (cert, key): &(String, String)) -> Section {
+        let settings = Table::default().with("cert", cert.as_str()).with("key", key.as_str());
+        Section { settings, origin: ObjectRef { kind: Kind::Secret, name: secret.clone() } }
     }
 
     /// Writes a file with the authorities of a ConfigMap.

@@ -135,11 +135,12 @@ impl Translation<'_> {
                 self.event(object, "NoCertificate", "an entry of spec.tls has no secretName");
                 continue;
             };
-            match self.certificate_files(&Name::new(&object.name.namespace, secret)) {
-                Ok((cert, key)) => {
-                    let settings = Table::default().with("cert", cert).with("key", key);
-                    if !certificates.iter().any(|known| known.settings == settings) {
-                        certificates.push(Section { settings, origin: object.clone() });
+            let secret = Name::new(&object.name.namespace, secret);
+            match self.certificate_files(&secret) {
+                Ok(files) => {
+                    let section = Self::certificate_section(&secret, &files);
+                    if certificates.iter().all(|known| known.settings != section.settings) {
+                        certificates.push(section);
                     }
                 }
                 Err(why) => {

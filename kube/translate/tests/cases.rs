@@ -358,6 +358,27 @@ fn a_policy_that_cannot_be_read_refuses_connections() {
     assert!(ancestors[0].1.iter().any(|condition| condition.kind == "Accepted" && condition.status == "False"));
 }
 
+/// The Secret of a certificate may belong to another user than the Gateway, which serves others, too.
+#[test]
+fn a_certificate_that_is_refused_stops_only_its_listener() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/tls/objects.yaml");
+    let mut world = world(&std::fs::read_to_string(file).unwrap());
+    let secret = ObjectRef { kind: Kind::Secret, name: Name::new("certs", "b") };
+    let before = translate(&world, &settings("tls")).rendered;
+    let mut lines = 1..=before.toml.lines().count();
+    assert!(lines.any(|line| before.origins.of_line(line) == Some(&secret)));
+    assert!(before.toml.contains("\"b.example.com\""));
+    world.refused.insert(secret, "the gateway refuses it".to_owned());
+    let after = translate(&world, &settings("tls"));
+    assert!(!after.rendered.toml.contains("\"b.example.com\"") && after.rendered.toml.contains("\"a.example.com\""));
+    let gateway = ObjectRef { kind: Kind::Gateway, name: Name::new("infra", "web") };
+    let Status::Gateway { conditions, listeners, .. } = &after.statuses[&gateway] else { panic!("it is a Gateway") };
+    assert!(conditions.iter().all(|condition| condition.status == "True"), "{conditions:?}");
+    let granted = listeners.iter().find(|listener| listener.name == "granted").unwrap();
+    let resolved = granted.conditions.iter().find(|condition| condition.kind == "ResolvedRefs").unwrap();
+    assert_eq!((resolved.status.as_str(), resolved.reason.as_str()), ("False", "InvalidCertificateRef"));
+}
+
 /// What the reference says, section by section, is what the code does.
 #[test]
 fn the_reference_lists_every_annotation_and_feature() {
