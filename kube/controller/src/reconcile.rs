@@ -8,7 +8,7 @@ use crate::store::Store;
 use crate::{files, log};
 use anyhow::bail;
 use sealane_kube_translate::objects::{Kind, ObjectRef};
-use sealane_kube_translate::{Outcome, Rendered, Settings, translate};
+use sealane_kube_translate::{Outcome, Rendered, Settings, World, translate};
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -53,6 +53,30 @@ struct InUse {
 struct Told {
     failure: String,
     refused: BTreeMap<ObjectRef, String>,
+}
+
+impl Told {
+    /// Logs what is left out, unless it was left out before.
+    fn warn(&self, new: &BTreeMap<ObjectRef, String>) {
+        for (object, why) in new.iter().filter(|(object, why)| self.refused.get(*object) != Some(*why)) {
+            log::warning!("{object} is left out: {why}");
+        }
+    }
+}
+
+/// The youngest routes and Ingresses, without which a configuration has at most `most` bytes.
+fn youngest(rendered: &Rendered, world: &World, most: usize) -> BTreeMap<ObjectRef, String> {
+    let sizes = rendered.sizes();
+    let mut all: Vec<_> =
+        sizes.into_iter().filter_map(|(object, size)| Some((world.age(object)?, object, size))).collect();
+    all.sort_unstable();
+    let (mut total, mut out) = (rendered.toml.len(), BTreeMap::new());
+    while let (true, Some((_, object, size))) = (total > most, all.pop()) {
+        total = total.saturating_sub(size);
+        let why = format!("the configuration would have more than {most} bytes, and older objects come first");
+        out.insert(object.clone(), why);
+    }
+    out
 }
 
 /// The objects that the mistakes are about.
@@ -151,7 +175,13 @@ impl Reconciler {
                 return Ok(outcome);
             }
             if rendered.toml.len() > LARGEST_CONFIGURATION {
-                bail!("the configuration has {} bytes, more than the gateway accepts", rendered.toml.len());
+                let new = youngest(rendered, &self.store.lock().world, LARGEST_CONFIGURATION);
+                if new.is_empty() {
+                    bail!("the configuration has {} bytes, more than the gateway accepts", rendered.toml.len());
+                }
+                told.warn(&new);
+                refused.extend(new);
+                continue;
             }
             files::add(config, &rendered.files)?;
             match self.gateway.apply(&rendered.toml, &in_use.tag).await? {
@@ -184,9 +214,7 @@ impl Reconciler {
                         let others = of_namespaces(self.store.lock().written.keys(), &new);
                         new.extend(others.into_iter().filter(|(object, _)| !known.contains(object)));
                     }
-                    for (object, why) in new.iter().filter(|(object, why)| told.refused.get(*object) != Some(*why)) {
-                        log::warning!("{object} is left out: {why}");
-                    }
+                    told.warn(&new);
                     refused.extend(new);
                 }
             }
@@ -211,6 +239,36 @@ mod tests {
     use sealane_kube_translate::model::{Config, Host, Section};
     use sealane_kube_translate::objects::Name;
     use sealane_kube_translate::toml::Table;
+
+    #[test]
+    fn the_youngest_objects_are_left_out() {
+        let mut world = World::default();
+        let mut routes = Vec::new();
+        for (name, year) in [("b", 2021), ("a", 2023), ("c", 2022)] {
+            let created = format!("{year}-01-01T00:00:00Z");
+            let metadata = serde_json::json!({ "name": name, "namespace": "n", "creationTimestamp": created });
+            world.insert(Kind::HttpRoute, &serde_json::json!({ "metadata": metadata, "spec": {} })).unwrap();
+            let origin = ObjectRef { kind: Kind::HttpRoute, name: Name::new("n", name) };
+            routes.push(Section { settings: Table::default().with("path", "/"), origin });
+        }
+        let host = Host {
+            names: vec!["a".to_owned()],
+            listener: ":1".to_owned(),
+            settings: Table::default(),
+            routes,
+            origin: ObjectRef { kind: Kind::Gateway, name: Name::new("n", "g") },
+        };
+        let rendered = Config { hosts: vec![host], ..Config::default() }.render("");
+        let left_out = |most: usize| -> Vec<String> {
+            youngest(&rendered, &world, most).into_keys().map(|object| object.name.name).collect()
+        };
+        let all = rendered.toml.len();
+        assert!(left_out(all).is_empty());
+        assert_eq!(left_out(all - 1), ["a"]);
+        assert_eq!(left_out(all - 40), ["a", "c"]);
+        // A Gateway stays.
+        assert_eq!(left_out(0), ["a", "b", "c"]);
+    }
 
     #[test]
     fn very_many_mistakes_are_one_namespace() {

@@ -100,6 +100,20 @@ pub struct Rendered {
     pub origins: Origins,
 }
 
+impl Rendered {
+    /// How many bytes of the text come from each object.
+    pub fn sizes(&self) -> BTreeMap<&ObjectRef, usize> {
+        let lines: Vec<usize> = self.toml.split_inclusive('\n').map(str::len).collect();
+        let mut out = BTreeMap::new();
+        for (range, origin) in &self.origins.0 {
+            // Lines count from 1.
+            let own = lines.get(range.start.saturating_sub(1)..range.end.saturating_sub(1)).unwrap_or_default();
+            *out.entry(origin).or_default() += own.iter().sum::<usize>();
+        }
+        out
+    }
+}
+
 struct Writer {
     text: String,
     lines: usize,
@@ -244,5 +258,9 @@ mod tests {
             .collect();
         let (host, first, second) = (Some("host"), Some("first"), Some("second"));
         assert_eq!(found, [None, host, host, host, host, first, first, first, second, second, second]);
+        let sizes: Vec<(&str, usize)> =
+            rendered.sizes().into_iter().map(|(object, size)| (object.name.name.as_str(), size)).collect();
+        assert_eq!(sizes.iter().map(|(_, size)| size).sum::<usize>(), rendered.toml.len() - "x = 1\n".len());
+        assert_eq!(sizes[0], ("first", "\n[[host.route]]\npath = \"/\"\n".len()));
     }
 }

@@ -240,6 +240,21 @@ impl World {
         self.refused.retain(|object, _| object.kind != kind);
     }
 
+    /// The age of a route or an Ingress; `None`: it is something else, or not there.
+    pub fn age(&self, object: &ObjectRef) -> Option<(&str, &str, &str)> {
+        let ObjectRef { kind, name } = object;
+        let metadata = match kind {
+            Kind::HttpRoute => self.http_routes.get(name).map(|route| &route.metadata),
+            Kind::GrpcRoute => self.grpc_routes.get(name).map(|route| &route.metadata),
+            Kind::TlsRoute => self.tls_routes.get(name).map(|route| &route.metadata),
+            Kind::TcpRoute => self.tcp_routes.get(name).map(|route| &route.metadata),
+            Kind::UdpRoute => self.udp_routes.get(name).map(|route| &route.metadata),
+            Kind::Ingress => self.ingresses.get(name).map(|ingress| &ingress.metadata),
+            _ => None,
+        };
+        metadata.map(Metadata::age)
+    }
+
     /// Why an object is not used, although it is there.
     pub fn refusal(&self, kind: Kind, name: &Name) -> Option<&str> {
         self.refused.get(&ObjectRef { kind, name: name.clone() }).map(String::as_str)
