@@ -254,7 +254,7 @@ impl Translation<'_> {
                 // Without the servers: a name that changes with the endpoints would be another upstream in metrics.
                 let told = format!("{:?}{tls:?}", variant.settings);
                 let copies = if variant.copies { "copies for " } else { "" };
-                format!("{copies}{label} {}", &short_hash(told.as_bytes())[..8])
+                format!("{copies}{label} {}", short_hash(told.as_bytes()))
             }
         };
         let upstream = Upstream { settings, tls, origin: origin.clone() };

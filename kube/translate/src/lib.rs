@@ -202,7 +202,12 @@ impl Translation<'_> {
     }
 }
 
-/// The first 16 hexadecimal digits of a hash.
+/// A hash, so long that nobody can find a second content for it, as hexadecimal digits.
+fn hash(content: &[u8]) -> String {
+    Sha256::digest(content).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The first digits of a hash, to tell names from each other.
 fn short_hash(content: &[u8]) -> String {
-    Sha256::digest(content).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    hash(content)[..8].to_owned()
 }
