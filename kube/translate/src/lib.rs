@@ -155,6 +155,8 @@ struct Translation<'w> {
     expressions: BTreeSet<String>,
     /// Expressions that were compiled.
     tried: checks::Tried,
+    /// Those of routes that no listener takes, which must not use up what the other ones share.
+    tried_aside: checks::Tried,
     /// The Gateways that use a policy, and the policies that lose to another one.
     policies: backends::Policies,
 }
@@ -174,6 +176,7 @@ pub fn translate(world: &World, settings: &Settings) -> Outcome {
         events: BTreeSet::new(),
         expressions: BTreeSet::new(),
         tried: checks::Tried::default(),
+        tried_aside: checks::Tried::default(),
         policies: backends::Policies::new(world),
     };
     let mut gateways = translation.gateways();

@@ -201,12 +201,12 @@ impl Translation<'_> {
                 parent.refused = Some(("UnsupportedValue", message));
             }
             // What is wrong with a rule is the same at every listener.
+            let tried = if attachments.is_empty() { &mut self.tried_aside } else { &mut self.tried };
             let rules = match route {
-                AnyRoute::Http(route) => http_rules(&route.spec.rules, &mut self.tried),
-                AnyRoute::Grpc(route) => grpc_rules(&route.spec.rules, &mut self.tried),
+                AnyRoute::Http(route) => http_rules(&route.spec.rules, tried),
+                AnyRoute::Grpc(route) => grpc_rules(&route.spec.rules, tried),
             };
             let rules = rules.and_then(|rules| match () {
-                // A route that no listener takes must not use up what all routes share.
                 () if attachments.is_empty() => Ok(rules),
                 () if rules.size().saturating_mul(attachments.len()) > checks::MAX_OBJECT => Err(checks::too_large()),
                 () => self.count_expressions(&rules.expressions()).map(|()| rules),
