@@ -79,9 +79,12 @@ fn youngest(rendered: &Rendered, world: &World, most: usize) -> BTreeMap<ObjectR
     out
 }
 
+/// How many mistakes of one answer are read. The gateway names fewer.
+const MISTAKES: usize = 1000;
+
 /// The objects that the mistakes are about.
 fn culprits(rendered: &Rendered, mistakes: &[Mistake]) -> BTreeMap<ObjectRef, String> {
-    let found = mistakes.iter().filter_map(|mistake| {
+    let found = mistakes.iter().take(MISTAKES).filter_map(|mistake| {
         let origin = rendered.origins.of_line(mistake.line)?;
         Some((origin.clone(), format!("the gateway refuses it: {}", mistake.message)))
     });
@@ -153,11 +156,9 @@ impl Reconciler {
         self.ready.set(true);
         let is_leader = *self.is_leader.borrow_and_update();
         self.metrics.leader.set(u64::from(is_leader));
-        if is_leader {
-            if !self.cluster.write(&self.store, &outcome, &self.metrics).await {
-                // The rest is for the next turn.
-                self.store.changed.notify_one();
-            }
+        if is_leader && !self.cluster.write(&self.store, &outcome, &self.metrics).await {
+            // The rest is for the next turn.
+            self.store.changed.notify_one();
         }
         Ok(())
     }
