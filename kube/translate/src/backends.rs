@@ -265,7 +265,9 @@ impl Translation<'_> {
             }
             name.push('+');
         }
-        self.config.upstreams.insert(name.clone(), upstream);
+        if !self.only_checks {
+            self.config.upstreams.insert(name.clone(), upstream);
+        }
         name
     }
 

@@ -157,6 +157,8 @@ struct Translation<'w> {
     tried: checks::Tried,
     /// Those of routes that no listener takes, which must not use up what the other ones share.
     tried_aside: checks::Tried,
+    /// References are checked for a status only: nothing is added to the configuration.
+    only_checks: bool,
     /// The Gateways that use a policy, and the policies that lose to another one.
     policies: backends::Policies,
 }
@@ -177,6 +179,7 @@ pub fn translate(world: &World, settings: &Settings) -> Outcome {
         expressions: BTreeSet::new(),
         tried: checks::Tried::default(),
         tried_aside: checks::Tried::default(),
+        only_checks: false,
         policies: backends::Policies::new(world),
     };
     let mut gateways = translation.gateways();

@@ -238,9 +238,11 @@ impl Translation<'_> {
     }
 
     fn resolve_only(&mut self, head: RouteHead, rules: &Rules, bad: &mut Option<(&'static str, String)>) {
+        self.only_checks = true;
         for rule in &rules.all {
             self.rule_sections(head, rule, &Place::nowhere(), bad);
         }
+        self.only_checks = false;
     }
 
     fn add_rules(
