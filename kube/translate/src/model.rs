@@ -104,7 +104,7 @@ impl Rendered {
     /// How many bytes of the text come from each object.
     pub fn sizes(&self) -> BTreeMap<&ObjectRef, usize> {
         let lines: Vec<usize> = self.toml.split_inclusive('\n').map(str::len).collect();
-        let mut out = BTreeMap::new();
+        let mut out: BTreeMap<&ObjectRef, usize> = BTreeMap::new();
         for (range, origin) in &self.origins.0 {
             // Lines count from 1.
             let own = lines.get(range.start.saturating_sub(1)..range.end.saturating_sub(1)).unwrap_or_default();
