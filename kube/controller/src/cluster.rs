@@ -1,26 +1,30 @@
 //! What the leader writes into the cluster: statuses, Services of Gateways, events.
 //!
-//! Each write carries the version of the object that the decision was made on. If the object has changed since, the API server refuses the
-//! write (409); the change arrives by the watch, and the next translation decides again.
+//! Each write carries the newest version of the object that is known. If the object has changed since, the API server refuses the write
+//! (409); the change arrives by the watch, and the next translation decides again.
+//!
+//! The gateway's next configuration waits for these writes, so they have a limit of time. What is left is written in the next turn.
 
 use crate::args::{Args, ServiceType};
 use crate::log;
 use crate::metrics::Metrics;
 use crate::store::{Store, Written};
 use crate::times;
-use crate::watch::resource;
+use crate::watch::{bounded, resource};
 use kube::Client;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use sealane_kube_translate::objects::core::Service;
 use sealane_kube_translate::objects::{Kind, Name, ObjectRef};
 use sealane_kube_translate::status::updated;
 use sealane_kube_translate::{Event, GatewayService, GatewayServicePort, Outcome, Settings, service_owner};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long one request may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// After how much time no more writes of a kind (Services, statuses, events) begin in one turn.
+const LONGEST: Duration = Duration::from_secs(3);
 /// How many events are remembered, so that none is written twice.
 const REMEMBERED: usize = 10_000;
 
@@ -33,6 +37,8 @@ pub struct Cluster {
     selector: BTreeMap<String, String>,
     gateway_controller: String,
     told: BTreeSet<(String, String)>,
+    /// The last object whose status was written when there was no more time: the next turn begins behind it.
+    last: Option<ObjectRef>,
 }
 
 /// What is to be written for an object.
@@ -49,6 +55,15 @@ enum ServiceWrite {
     Delete(String),
 }
 
+impl ServiceWrite {
+    fn name(&self) -> &str {
+        match self {
+            Self::Create(service) => &service.name,
+            Self::Update(name, _) | Self::Delete(name) => name,
+        }
+    }
+}
+
 impl Cluster {
     pub fn new(client: Client, args: &Args, settings: &Settings) -> anyhow::Result<Self> {
         Ok(Self {
@@ -59,12 +74,13 @@ impl Cluster {
             selector: args.selector()?.into_iter().collect(),
             gateway_controller: settings.gateway_controller.clone(),
             told: BTreeSet::new(),
+            last: None,
         })
     }
 
-    /// Writes what differs from what the store knows.
-    pub async fn write(&mut self, store: &Store, outcome: &Outcome, metrics: &Metrics) {
-        let (statuses, services, events) = {
+    /// Writes what differs from what the store knows. `false`: there was not enough time for all of it.
+    pub async fn write(&mut self, store: &Store, outcome: &Outcome, metrics: &Metrics) -> bool {
+        let (mut statuses, services, events) = {
             let known = store.lock();
             let now = times::now();
             let statuses: Vec<StatusWrite> = outcome
@@ -77,6 +93,14 @@ impl Cluster {
                 })
                 .collect();
             let services = service_writes(known.world.services.values(), &outcome.services, &self.namespace);
+            let services: Vec<(ServiceWrite, Option<Written>)> = services
+                .into_iter()
+                .map(|write| {
+                    let object = ObjectRef { kind: Kind::Service, name: Name::new(&self.namespace, write.name()) };
+                    let written = known.written.get(&object).cloned();
+                    (write, written)
+                })
+                .collect();
             let events: Vec<(Event, String)> = outcome
                 .events
                 .iter()
@@ -84,18 +108,36 @@ impl Cluster {
                 .collect();
             (statuses, services, events)
         };
-        for write in services {
-            let result = self.write_service(&write).await;
-            count(metrics, result, &|| match &write {
-                ServiceWrite::Create(service) | ServiceWrite::Update(_, service) => format!("Service {}", service.name),
-                ServiceWrite::Delete(name) => format!("Service {name}"),
-            });
+        let mut is_complete = true;
+        let started = Instant::now();
+        for (write, written) in services {
+            if started.elapsed() > LONGEST {
+                is_complete = false;
+                break;
+            }
+            let result = self.write_service(&write, written.as_ref()).await;
+            count(metrics, result, &|| format!("Service {}", write.name()));
         }
+        let last = self.last.take();
+        let first = statuses.partition_point(|write| Some(&write.object) <= last.as_ref());
+        statuses.rotate_left(first);
+        let (started, mut previous) = (Instant::now(), last);
         for write in statuses {
+            if started.elapsed() > LONGEST {
+                is_complete = false;
+                self.last = previous;
+                break;
+            }
             let result = self.write_status(&write).await;
             count(metrics, result, &|| format!("status of {}", write.object));
+            previous = Some(write.object);
         }
+        let started = Instant::now();
         for (event, uid) in events {
+            if started.elapsed() > LONGEST {
+                is_complete = false;
+                break;
+            }
             if self.told.len() >= REMEMBERED {
                 self.told.clear();
             }
@@ -104,6 +146,7 @@ impl Cluster {
                 count(metrics, result, &|| format!("event for {}", event.object));
             }
         }
+        is_complete
     }
 
     fn api(&self, kind: Kind, version: &str, namespace: &str) -> Api<DynamicObject> {
@@ -120,11 +163,13 @@ impl Cluster {
             "metadata": { "resourceVersion": write.written.resource_version },
             "status": write.status,
         });
-        bounded(api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await
+        bounded(TIMEOUT, api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch))).await.map(drop)
     }
 
-    async fn write_service(&self, write: &ServiceWrite) -> kube::Result<()> {
+    /// `written`: the Service as it is known, if it is there.
+    async fn write_service(&self, write: &ServiceWrite, written: Option<&Written>) -> kube::Result<()> {
         let api = self.api(Kind::Service, "v1", &self.namespace);
+        let version = written.map(|written| written.resource_version.clone());
         match write {
             ServiceWrite::Create(service) => {
                 let mut object = DynamicObject::new(&service.name, &resource(Kind::Service, "v1"));
@@ -139,16 +184,25 @@ impl Cluster {
                     // Nodes without a gateway take no connections, and the gateway sees the addresses of clients.
                     object.data["spec"]["externalTrafficPolicy"] = json!("Local");
                 }
-                bounded(api.create(&PostParams::default(), &object)).await
+                bounded(TIMEOUT, api.create(&PostParams::default(), &object)).await.map(drop)
             }
             ServiceWrite::Update(name, service) => {
                 let patch = json!({
-                    "metadata": { "labels": service.labels, "annotations": service.annotations },
+                    "metadata": {
+                        "resourceVersion": version,
+                        "labels": service.labels,
+                        "annotations": service.annotations,
+                    },
                     "spec": { "ports": ports(&service.ports) },
                 });
-                bounded(api.patch(name, &PatchParams::default(), &Patch::Merge(patch))).await
+                bounded(TIMEOUT, api.patch(name, &PatchParams::default(), &Patch::Merge(patch))).await.map(drop)
             }
-            ServiceWrite::Delete(name) => bounded(api.delete(name, &DeleteParams::default())).await,
+            ServiceWrite::Delete(name) => {
+                // A Service that was made again since has an address that must stay.
+                let preconditions = Preconditions { resource_version: version, uid: written.map(|w| w.uid.clone()) };
+                let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+                bounded(TIMEOUT, api.delete(name, &params)).await.map(drop)
+            }
         }
     }
 
@@ -182,15 +236,7 @@ impl Cluster {
                 "uid": uid,
             },
         });
-        bounded(api.create(&PostParams::default(), &object)).await
-    }
-}
-
-/// Ends a request that takes too long.
-async fn bounded<T>(request: impl Future<Output = kube::Result<T>>) -> kube::Result<()> {
-    match tokio::time::timeout(TIMEOUT, request).await {
-        Ok(result) => result.map(drop),
-        Err(e) => Err(kube::Error::Service(Box::new(e))),
+        bounded(TIMEOUT, api.create(&PostParams::default(), &object)).await.map(drop)
     }
 }
 

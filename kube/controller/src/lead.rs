@@ -89,7 +89,7 @@ impl Lease {
     fn spec(&self, before: &Value, holder: &str) -> Value {
         let now = times::now_micros();
         let is_new = before["holderIdentity"].as_str() != Some(holder);
-        let transitions = before["leaseTransitions"].as_u64().unwrap_or_default() + u64::from(is_new);
+        let transitions = before["leaseTransitions"].as_u64().unwrap_or_default().saturating_add(u64::from(is_new));
         let acquired = if is_new { json!(now) } else { before["acquireTime"].clone() };
         json!({
             "holderIdentity": holder,

@@ -31,6 +31,7 @@ use std::sync::Arc;
 use store::Store;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch as value;
+use tokio::task::JoinSet;
 
 fn main() -> anyhow::Result<()> {
     let args = args::Args::parse();
@@ -45,8 +46,9 @@ async fn run(args: args::Args) -> anyhow::Result<()> {
     let client = kube::Client::try_default().await.context("the API server of the cluster")?;
     let store = Arc::new(Store::default());
     let metrics = Arc::new(metrics::Metrics::default());
+    let mut watches = JoinSet::new();
     for kind in args.kinds() {
-        tokio::spawn(watch::run(client.clone(), kind, store.clone(), metrics.clone()));
+        watches.spawn(watch::run(client.clone(), kind, store.clone(), metrics.clone()));
     }
     let (leads, is_leader) = value::channel(false);
     let (stop, stopped) = value::channel(false);
@@ -69,6 +71,8 @@ async fn run(args: args::Args) -> anyhow::Result<()> {
             Ok(never) => match never {},
             Err(e) => anyhow::bail!("the loop has ended: {e}"),
         },
+        // Without it, the gateway would silently keep what this watch has seen last.
+        ended = watches.join_next() => anyhow::bail!("a watch has ended: {ended:?}"),
     }
     log::info!("stopping");
     let _ = stop.send(true);

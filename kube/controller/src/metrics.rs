@@ -56,7 +56,7 @@ impl Metrics {
             (
                 "refused_objects",
                 "gauge",
-                "Objects that are left out because the gateway refuses what they ask for.",
+                "Objects that are left out because the gateway refuses what they ask for, or has no room.",
                 &self.refused_objects,
             ),
             ("unreadable_total", "counter", "Objects that could not be read.", &self.unreadable),

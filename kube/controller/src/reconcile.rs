@@ -8,7 +8,7 @@ use crate::store::Store;
 use crate::{files, log};
 use anyhow::bail;
 use sealane_kube_translate::objects::{Kind, ObjectRef};
-use sealane_kube_translate::{Outcome, Rendered, Settings, translate};
+use sealane_kube_translate::{Outcome, Rendered, Settings, World, translate};
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,9 @@ const LOOK: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_secs(1);
 /// How often a configuration is made again without the objects whose lines the gateway has refused.
 const ROUNDS: usize = 32;
+/// After how many rounds all objects of the users are left out whose objects the gateway refuses. It names at most 50 mistakes at a time: a
+/// user with thousands of such objects would otherwise stop the changes of all others.
+const SINGLE_ROUNDS: usize = 16;
 
 /// The parts of the loop.
 pub struct Reconciler {
@@ -52,13 +55,55 @@ struct Told {
     refused: BTreeMap<ObjectRef, String>,
 }
 
+impl Told {
+    /// Logs what is left out, unless it was left out before.
+    fn warn(&self, new: &BTreeMap<ObjectRef, String>) {
+        for (object, why) in new.iter().filter(|(object, why)| self.refused.get(*object) != Some(*why)) {
+            log::warning!("{object} is left out: {why}");
+        }
+    }
+}
+
+/// The youngest routes and Ingresses, without which a configuration has at most `most` bytes.
+fn youngest(rendered: &Rendered, world: &World, most: usize) -> BTreeMap<ObjectRef, String> {
+    let sizes = rendered.sizes();
+    let mut all: Vec<_> =
+        sizes.into_iter().filter_map(|(object, size)| Some((world.age(object)?, object, size))).collect();
+    all.sort_unstable();
+    let (mut total, mut out) = (rendered.toml.len(), BTreeMap::new());
+    while let (true, Some((_, object, size))) = (total > most, all.pop()) {
+        total = total.saturating_sub(size);
+        let why = format!("the configuration would have more than {most} bytes, and older objects come first");
+        out.insert(object.clone(), why);
+    }
+    out
+}
+
+/// How many mistakes of one answer are read. The gateway names fewer.
+const MISTAKES: usize = 1000;
+
 /// The objects that the mistakes are about.
 fn culprits(rendered: &Rendered, mistakes: &[Mistake]) -> BTreeMap<ObjectRef, String> {
-    let found = mistakes.iter().filter_map(|mistake| {
+    let found = mistakes.iter().take(MISTAKES).filter_map(|mistake| {
         let origin = rendered.origins.of_line(mistake.line)?;
         Some((origin.clone(), format!("the gateway refuses it: {}", mistake.message)))
     });
     found.collect()
+}
+
+/// All other routes, Gateways and Ingresses of the namespaces of some objects.
+fn of_namespaces<'o>(
+    all: impl Iterator<Item = &'o ObjectRef>,
+    found: &BTreeMap<ObjectRef, String>,
+) -> Vec<(ObjectRef, String)> {
+    let namespaces: BTreeSet<&str> = found.keys().map(|object| object.name.namespace.as_str()).collect();
+    let is_meant = |object: &&ObjectRef| {
+        let is_other =
+            matches!(object.kind, Kind::GatewayClass | Kind::BackendTlsPolicy | Kind::Service | Kind::IngressClass);
+        !is_other && namespaces.contains(object.name.namespace.as_str()) && !found.contains_key(*object)
+    };
+    let why = "the gateway refuses too many objects of this namespace";
+    all.filter(is_meant).map(|object| (object.clone(), why.to_owned())).collect()
 }
 
 impl Reconciler {
@@ -111,8 +156,9 @@ impl Reconciler {
         self.ready.set(true);
         let is_leader = *self.is_leader.borrow_and_update();
         self.metrics.leader.set(u64::from(is_leader));
-        if is_leader {
-            self.cluster.write(&self.store, &outcome, &self.metrics).await;
+        if is_leader && !self.cluster.write(&self.store, &outcome, &self.metrics).await {
+            // The rest is for the next turn.
+            self.store.changed.notify_one();
         }
         Ok(())
     }
@@ -120,7 +166,7 @@ impl Reconciler {
     /// Translates, and gives the gateway the result, unless it has it. Objects that the gateway refuses are left out.
     async fn apply(&mut self, config: &Path, in_use: &mut InUse, told: &mut Told) -> anyhow::Result<Outcome> {
         let mut refused: BTreeMap<ObjectRef, String> = BTreeMap::new();
-        for _ in 0..ROUNDS {
+        for round in 0..ROUNDS {
             let outcome = self.translate(&refused);
             let rendered = &outcome.rendered;
             self.metrics.configuration_bytes.set(rendered.toml.len() as u64);
@@ -130,7 +176,13 @@ impl Reconciler {
                 return Ok(outcome);
             }
             if rendered.toml.len() > LARGEST_CONFIGURATION {
-                bail!("the configuration has {} bytes, more than the gateway accepts", rendered.toml.len());
+                let new = youngest(rendered, &self.store.lock().world, LARGEST_CONFIGURATION);
+                if new.is_empty() {
+                    bail!("the configuration has {} bytes, more than the gateway accepts", rendered.toml.len());
+                }
+                told.warn(&new);
+                refused.extend(new);
+                continue;
             }
             files::add(config, &rendered.files)?;
             match self.gateway.apply(&rendered.toml, &in_use.tag).await? {
@@ -153,15 +205,17 @@ impl Reconciler {
                     self.metrics.refused_configurations.add(1);
                     let found = culprits(rendered, &mistakes);
                     let known: BTreeSet<ObjectRef> = refused.keys().cloned().collect();
-                    let new: BTreeMap<ObjectRef, String> =
+                    let mut new: BTreeMap<ObjectRef, String> =
                         found.into_iter().filter(|(object, _)| !known.contains(object)).collect();
                     if new.is_empty() {
                         let first = mistakes.first().map_or("", |mistake| mistake.message.as_str());
                         bail!("the gateway refuses the configuration, for no object in particular: {first}");
                     }
-                    for (object, why) in new.iter().filter(|(object, why)| told.refused.get(*object) != Some(*why)) {
-                        log::warning!("{object} is left out: {why}");
+                    if round >= SINGLE_ROUNDS {
+                        let others = of_namespaces(self.store.lock().written.keys(), &new);
+                        new.extend(others.into_iter().filter(|(object, _)| !known.contains(object)));
                     }
+                    told.warn(&new);
                     refused.extend(new);
                 }
             }
@@ -186,6 +240,50 @@ mod tests {
     use sealane_kube_translate::model::{Config, Host, Section};
     use sealane_kube_translate::objects::Name;
     use sealane_kube_translate::toml::Table;
+
+    #[test]
+    fn the_youngest_objects_are_left_out() {
+        let mut world = World::default();
+        let mut routes = Vec::new();
+        for (name, year) in [("b", 2021), ("a", 2023), ("c", 2022)] {
+            let created = format!("{year}-01-01T00:00:00Z");
+            let metadata = serde_json::json!({ "name": name, "namespace": "n", "creationTimestamp": created });
+            world.insert(Kind::HttpRoute, &serde_json::json!({ "metadata": metadata, "spec": {} })).unwrap();
+            let origin = ObjectRef { kind: Kind::HttpRoute, name: Name::new("n", name) };
+            routes.push(Section { settings: Table::default().with("path", "/"), origin });
+        }
+        let host = Host {
+            names: vec!["a".to_owned()],
+            listener: ":1".to_owned(),
+            settings: Table::default(),
+            routes,
+            origin: ObjectRef { kind: Kind::Gateway, name: Name::new("n", "g") },
+        };
+        let rendered = Config { hosts: vec![host], ..Config::default() }.render("");
+        let left_out = |most: usize| -> Vec<String> {
+            youngest(&rendered, &world, most).into_keys().map(|object| object.name.name).collect()
+        };
+        let all = rendered.toml.len();
+        assert!(left_out(all).is_empty());
+        assert_eq!(left_out(all - 1), ["a"]);
+        assert_eq!(left_out(all - 40), ["a", "c"]);
+        // A Gateway stays.
+        assert_eq!(left_out(0), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn very_many_mistakes_are_one_namespace() {
+        let object = |kind, namespace: &str, name: &str| ObjectRef { kind, name: Name::new(namespace, name) };
+        let all = [
+            object(Kind::HttpRoute, "bad", "found"),
+            object(Kind::Ingress, "bad", "other"),
+            object(Kind::Service, "bad", "service"),
+            object(Kind::HttpRoute, "good", "route"),
+        ];
+        let found = BTreeMap::from([(all[0].clone(), "m".to_owned())]);
+        let others: Vec<ObjectRef> = of_namespaces(all.iter(), &found).into_iter().map(|(object, _)| object).collect();
+        assert_eq!(others, [object(Kind::Ingress, "bad", "other")]);
+    }
 
     #[test]
     fn mistakes_lead_to_objects() {

@@ -53,12 +53,16 @@ const fn is_written(kind: Kind) -> bool {
 }
 
 /// Removes what the translation does not read, so that the store stays small: other people's Secrets and ConfigMaps can be large.
-fn prune(kind: Kind, object: &mut Value) {
+pub fn prune(kind: Kind, object: &mut Value) {
     let keys: &[&str] = match kind {
         Kind::Secret => &["tls.crt", "tls.key", "ca.crt", "auth"],
         Kind::ConfigMap => &["ca.crt"],
         _ => return,
     };
+    // An annotation of kubectl repeats the whole object.
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.retain(|key, _| !["annotations", "labels", "managedFields"].contains(&key.as_str()));
+    }
     for field in ["data", "binaryData"] {
         if let Some(data) = object.get_mut(field).and_then(Value::as_object_mut) {
             data.retain(|key, _| keys.contains(&key.as_str()));
@@ -79,6 +83,7 @@ impl Store {
 
     /// Adds an object, or replaces it. On failure: why it cannot be read.
     pub fn insert(&self, kind: Kind, api_version: &'static str, object: &mut Value) -> Result<(), String> {
+        prune(kind, object);
         let mut known = self.lock();
         let result = known.insert(kind, api_version, object);
         drop(known);
@@ -94,13 +99,13 @@ impl Store {
         self.changed.notify_one();
     }
 
-    /// Replaces all objects of a kind, whose objects are then all known.
+    /// Replaces all objects of a kind, whose objects are then all known. They are pruned already.
     pub fn replace(&self, kind: Kind, api_version: &'static str, objects: Vec<Value>) -> Vec<(Name, String)> {
         let mut known = self.lock();
         known.clear(kind);
         let mut unreadable = Vec::new();
-        for mut object in objects {
-            if let Err(why) = known.insert(kind, api_version, &mut object) {
+        for object in objects {
+            if let Err(why) = known.insert(kind, api_version, &object) {
                 unreadable.push((name_of(&object), why));
             }
         }
@@ -112,8 +117,7 @@ impl Store {
 }
 
 impl Known {
-    fn insert(&mut self, kind: Kind, api_version: &'static str, object: &mut Value) -> Result<(), String> {
-        prune(kind, object);
+    fn insert(&mut self, kind: Kind, api_version: &'static str, object: &Value) -> Result<(), String> {
         if is_written(kind) {
             let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
             let (resource_version, uid) = (text("resourceVersion"), text("uid"));
@@ -160,9 +164,12 @@ mod tests {
         let store = Store::default();
         let mut secret =
             json!({ "metadata": { "name": "a", "namespace": "n" }, "data": { "tls.crt": "eA==", "password": "eA==" } });
+        let applied = secret.to_string();
+        secret["metadata"]["annotations"] = json!({ "kubectl.kubernetes.io/last-applied-configuration": applied });
         store.insert(Kind::Secret, "v1", &mut secret).unwrap();
         let known = store.lock();
-        let data = &known.world.secrets[&Name::new("n", "a")].data;
-        assert_eq!(data.keys().map(String::as_str).collect::<Vec<_>>(), ["tls.crt"]);
+        let secret = &known.world.secrets[&Name::new("n", "a")];
+        assert_eq!(secret.data.keys().map(String::as_str).collect::<Vec<_>>(), ["tls.crt"]);
+        assert!(secret.metadata.annotations.is_empty());
     }
 }

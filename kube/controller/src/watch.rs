@@ -8,21 +8,23 @@
 
 use crate::log;
 use crate::metrics::Metrics;
-use crate::store::Store;
+use crate::store::{Store, prune};
 use futures_util::{StreamExt, pin_mut};
 use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, WatchEvent, WatchParams};
 use sealane_kube_translate::objects::Kind;
 use serde_json::Value;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Objects in one page of a list.
-const PAGE: u32 = 500;
+/// How long one request may take, but for the events of a watch. A list of 500 large objects takes some seconds.
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest pause after errors.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// How long one watch may take; the API server ends it then.
 const WATCH_SECONDS: u32 = 290;
+/// The shortest time between the beginnings of two watches.
+const SHORTEST: Duration = Duration::from_secs(1);
 /// A connection on which nothing comes for this long is dead: the API server sends bookmarks about once a minute.
 const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 15);
 
@@ -46,6 +48,22 @@ const fn selector(kind: Kind) -> Option<&'static str> {
     }
 }
 
+/// Objects in one page of a list. Those that can have a MiB each come in smaller pages.
+const fn page(kind: Kind) -> u32 {
+    match kind {
+        Kind::Secret | Kind::ConfigMap => 50,
+        _ => 500,
+    }
+}
+
+/// Ends a request that takes too long.
+pub async fn bounded<T>(limit: Duration, request: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
+    match tokio::time::timeout(limit, request).await {
+        Ok(result) => result,
+        Err(e) => Err(kube::Error::Service(Box::new(e))),
+    }
+}
+
 /// Whether a version of a kind that this program reads is defined. An API server that is starting answers 404 for objects of all
 /// definitions that it has not loaded yet. To take this for "there are no objects" would remove all routes of the gateway, so the
 /// definition itself is read.
@@ -62,7 +80,8 @@ async fn is_defined(client: &Client, kind: Kind) -> kube::Result<bool> {
         plural: "customresourcedefinitions".to_owned(),
     };
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &definitions);
-    match api.get(&format!("{}.{}", kind.plural(), kind.group())).await {
+    let name = format!("{}.{}", kind.plural(), kind.group());
+    match bounded(TIMEOUT, api.get(&name)).await {
         Ok(definition) => Ok(serves(&definition.data, kind.versions())),
         Err(e) if is_not_found(&e) => Ok(false),
         Err(e) => Err(e),
@@ -95,7 +114,8 @@ pub async fn run(client: Client, kind: Kind, store: Arc<Store>, metrics: Arc<Met
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
             },
-            Ok(true) => {}
+            // Lists are expensive: a server that takes each version for too old must not get them one after the other.
+            Ok(true) => tokio::time::sleep(Duration::from_secs(1)).await,
             Err(e) => {
                 metrics.watch_failures.add(1);
                 log::warning!("watching {}: {}; trying again in {} s", kind.plural(), told(&e), pause.as_secs());
@@ -137,7 +157,14 @@ async fn follow(
             log::warning!("{} {name} is not used: {why}", kind.name());
         }
         *pause = Duration::from_secs(1);
-        while watch(&api, kind, version, store, metrics, &mut newest).await? {}
+        loop {
+            let started = Instant::now();
+            if !watch(&api, kind, version, store, metrics, &mut newest).await? {
+                break;
+            }
+            // A server that ends watches at once must not get them one after the other.
+            tokio::time::sleep(SHORTEST.saturating_sub(started.elapsed())).await;
+        }
         return Ok(true);
     }
     Ok(false)
@@ -145,11 +172,15 @@ async fn follow(
 
 async fn list(api: &Api<DynamicObject>, kind: Kind) -> kube::Result<(Vec<Value>, String)> {
     let mut params =
-        ListParams { field_selector: selector(kind).map(str::to_owned), ..ListParams::default() }.limit(PAGE);
+        ListParams { field_selector: selector(kind).map(str::to_owned), ..ListParams::default() }.limit(page(kind));
     let mut objects = Vec::new();
     loop {
-        let page = api.list(&params).await?;
-        objects.extend(page.items.into_iter().filter_map(|object| serde_json::to_value(object).ok()));
+        let page = bounded(TIMEOUT, api.list(&params)).await?;
+        objects.extend(page.items.into_iter().filter_map(|object| {
+            let mut object = serde_json::to_value(object).ok()?;
+            prune(kind, &mut object);
+            Some(object)
+        }));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params.continue_token = Some(token),
             None => return Ok((objects, page.metadata.resource_version.unwrap_or_default())),
@@ -172,7 +203,7 @@ async fn watch(
         bookmarks: true,
         ..WatchParams::default()
     };
-    let events = api.watch(&params, newest).await?;
+    let events = bounded(TIMEOUT, api.watch(&params, newest)).await?;
     pin_mut!(events);
     loop {
         // The end of silence is the end of the watch.

@@ -194,7 +194,12 @@ impl Translation<'_> {
 
     /// The TLS settings that a policy asks for. On failure: a reason and a message.
     fn upstream_tls(&mut self, policy: &Name) -> Result<Table, (&'static str, String)> {
-        let spec = &self.world.policies[policy].spec;
+        if let Some(why) = self.world.refusal(Kind::BackendTlsPolicy, policy) {
+            return Err(("Invalid", why.to_owned()));
+        }
+        let Some(spec) = self.world.policies.get(policy).map(|policy| &policy.spec) else {
+            return Err(("Invalid", "there is no such policy".to_owned()));
+        };
         let validation = &spec.validation;
         if !validation.subject_alt_names.is_empty() || !spec.options.is_empty() {
             return Err(("Invalid", "subjectAltNames and options are not supported".to_owned()));
@@ -250,7 +255,7 @@ impl Translation<'_> {
                 // Without the servers: a name that changes with the endpoints would be another upstream in metrics.
                 let told = format!("{:?}{tls:?}", variant.settings);
                 let copies = if variant.copies { "copies for " } else { "" };
-                format!("{copies}{label} {}", &short_hash(told.as_bytes())[..8])
+                format!("{copies}{label} {}", short_hash(told.as_bytes()))
             }
         };
         let upstream = Upstream { settings, tls, origin: origin.clone() };
@@ -261,7 +266,9 @@ impl Translation<'_> {
             }
             name.push('+');
         }
-        self.config.upstreams.insert(name.clone(), upstream);
+        if !self.only_checks {
+            self.config.upstreams.insert(name.clone(), upstream);
+        }
         name
     }
 

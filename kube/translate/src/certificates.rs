@@ -2,13 +2,22 @@
 //! rest, and names the line of the configuration if something is wrong.
 
 use crate::Translation;
-use crate::objects::Name;
+use crate::model::Section;
+use crate::objects::{Kind, Name, ObjectRef};
+use crate::toml::Table;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use x509_parser::pem::Pem;
 
 /// The largest certificate or list of authorities, in bytes.
 const MAX: usize = 256 << 10;
+
+/// The highest cost of bcrypt in a Secret: about a quarter of a second.
+const MAX_BCRYPT_COST: u32 = 12;
+/// The most memory of Argon2 in a Secret, in KiB.
+const MAX_ARGON2_MEMORY: u32 = 64 << 10;
+/// The most passes of Argon2 in a Secret.
+const MAX_ARGON2_PASSES: u32 = 10;
 
 /// The parts of a PEM text with one of these labels.
 fn pem_parts(text: &[u8], is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Pem>, String> {
@@ -31,6 +40,25 @@ fn check_certificates(text: &[u8]) -> Result<(), String> {
     })
 }
 
+/// Whether a check of a password costs no more time and memory than what users of one gateway may take from each other. The gateway itself
+/// allows more, because its own operator writes its files.
+fn is_cheap(hash: &str) -> bool {
+    let mut parts = hash.split('$').skip(1);
+    match parts.next() {
+        Some("2a" | "2b" | "2y") => {
+            parts.next().and_then(|cost| cost.parse::<u32>().ok()).is_some_and(|cost| cost <= MAX_BCRYPT_COST)
+        }
+        _ => {
+            let all: Vec<&str> = parts.flat_map(|part| part.split(',')).collect();
+            let number = |key: &str| {
+                let mut values = all.iter().filter_map(|part| part.strip_prefix(key));
+                values.next().and_then(|value| value.parse::<u32>().ok()).filter(|_| values.next().is_none())
+            };
+            number("m=").is_some_and(|m| m <= MAX_ARGON2_MEMORY) && number("t=").is_some_and(|t| t <= MAX_ARGON2_PASSES)
+        }
+    }
+}
+
 impl Translation<'_> {
     fn secret_value(&self, name: &Name, key: &str) -> Result<Vec<u8>, String> {
         let secret = self.world.secrets.get(name).ok_or_else(|| format!("there is no Secret {name}"))?;
@@ -40,6 +68,9 @@ impl Translation<'_> {
 
     /// Writes the files of a Secret with a certificate. Returns the paths of the certificate and of the key.
     pub(crate) fn certificate_files(&mut self, name: &Name) -> Result<(String, String), String> {
+        if let Some(why) = self.world.refusal(Kind::Secret, name) {
+            return Err(format!("Secret {name}: {why}"));
+        }
         let secret = self.world.secrets.get(name).ok_or_else(|| format!("there is no Secret {name}"))?;
         if secret.kind != "kubernetes.io/tls" {
             return Err(format!("Secret {name} does not have the type kubernetes.io/tls"));
@@ -52,13 +83,23 @@ impl Translation<'_> {
         if keys.len() != 1 {
             return Err(format!("\"tls.key\" of Secret {name} must have one private key"));
         }
-        Ok((self.config.file("cert", certificate), self.config.file("key", key)))
+        Ok((self.config.file("cert", certificate)?, self.config.file("key", key)?))
+    }
+
+    /// The certificate of a Secret in the configuration. If the gateway refuses it, only this certificate is missing: the Secret may belong
+    /// to another user than the Gateway, which serves others, too.
+    pub(crate) fn certificate_section(secret: &Name, (cert, key): &(String, String)) -> Section {
+        let settings = Table::default().with("cert", cert.as_str()).with("key", key.as_str());
+        Section { settings, origin: ObjectRef { kind: Kind::Secret, name: secret.clone() } }
     }
 
     /// Writes a file with the authorities of a ConfigMap.
     pub(crate) fn authority_of_config_map(&mut self, name: &Name) -> Result<String, String> {
         let text = self.authorities(name)?;
-        Ok(self.config.file("ca", text))
+        match self.only_checks {
+            true => Ok(String::new()),
+            false => self.config.file("ca", text),
+        }
     }
 
     /// The authorities of a ConfigMap (`ca.crt`).
@@ -79,7 +120,7 @@ impl Translation<'_> {
     pub(crate) fn authority_of_secret(&mut self, name: &Name) -> Result<String, String> {
         let text = self.secret_value(name, "ca.crt")?;
         check_certificates(&text).map_err(|why| format!("\"ca.crt\" of Secret {name}: {why}"))?;
-        Ok(self.config.file("ca", text))
+        self.config.file("ca", text)
     }
 
     /// Writes the file of users of a Secret (`auth`), whose hashes must be of kinds that the gateway checks.
@@ -95,18 +136,42 @@ impl Translation<'_> {
                     "\"auth\" of Secret {name} has a user whose hash is neither bcrypt nor Argon2: create it with htpasswd -B"
                 ));
             }
+            if !is_cheap(hash) {
+                return Err(format!(
+                    "\"auth\" of Secret {name} has a user whose hash is malformed or too expensive: bcrypt can have a cost up to \
+                     {MAX_BCRYPT_COST}, and Argon2 m up to {MAX_ARGON2_MEMORY} and t up to {MAX_ARGON2_PASSES}"
+                ));
+            }
             users += 1;
         }
         if users == 0 || text.len() > MAX {
             return Err(format!("\"auth\" of Secret {name} has no users, or is too large"));
         }
-        Ok(self.config.file("users", text))
+        self.config.file("users", text)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn expensive_hashes_are_refused() {
+        for good in ["$2y$05$x", "$2b$12$x", "$argon2id$v=19$m=65536,t=3,p=4$c2FsdA$aGFzaA"] {
+            assert!(is_cheap(good), "{good}");
+        }
+        for bad in [
+            "$2y$13$x",
+            "$2y$x",
+            "$2y$",
+            "$argon2id$v=19$m=1048576,t=1,p=1$c2FsdA$aGFzaA",
+            "$argon2id$v=19$m=64,t=100,p=1$c2FsdA$aGFzaA",
+            "$argon2id$v=19$m=64,m=1048576,t=1,p=1$c2FsdA$aGFzaA",
+            "$argon2id$v=19$p=1$c2FsdA$aGFzaA",
+        ] {
+            assert!(!is_cheap(bad), "{bad}");
+        }
+    }
 
     #[test]
     fn what_is_no_certificate_is_refused() {

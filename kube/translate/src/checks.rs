@@ -2,11 +2,18 @@
 //! object, and not the whole configuration. What these checks miss, the gateway itself reports with a line ([`crate::model::Origins`]).
 
 use regex::bytes::RegexBuilder;
+use std::collections::BTreeMap;
 
 /// The longest regular expression, in bytes.
 const MAX_REGEX: usize = 1000;
 /// The most segments of a path in a route.
 const MAX_DEPTH: usize = 32;
+/// The most different expressions that one translation compiles, because each costs time that changes of all objects wait for. An
+/// expression that must match a whole text counts twice.
+const MAX_TRIED: usize = 1024;
+/// The most bytes that one route or Ingress may become: a few objects could otherwise fill the gateway's whole configuration, because the
+/// settings of a rule are written once for each of its conditions at each name and port.
+pub const MAX_OBJECT: usize = 1 << 20;
 
 /// A host name in lower case, such as `a.example.com`.
 pub fn is_hostname(name: &str) -> bool {
@@ -134,19 +141,42 @@ pub fn target_path(text: &str) -> Result<String, String> {
     Ok(out)
 }
 
-/// An expression that must match a whole text, as the gateway compiles it.
-pub fn whole_regex(text: &str) -> Result<String, String> {
-    regex(text)?;
-    let whole = format!("^(?:{text})$");
-    regex(&whole)?;
-    Ok(whole)
+/// What is said of an object that would become more than [`MAX_OBJECT`].
+pub fn too_large() -> String {
+    format!("with all names, ports and conditions it would have more than {} KiB of configuration", MAX_OBJECT >> 10)
 }
 
-/// An expression, as the gateway compiles it. Its groups are counted.
-pub fn regex(text: &str) -> Result<usize, String> {
-    if text.len() > MAX_REGEX {
-        return Err(format!("a regular expression has more than {MAX_REGEX} bytes"));
+/// The expressions that a translation has compiled, with the numbers of their groups or with what is wrong with them.
+#[derive(Debug, Default)]
+pub struct Tried(BTreeMap<String, Result<usize, String>>);
+
+impl Tried {
+    /// An expression that must match a whole text, as the gateway compiles it.
+    pub fn whole_regex(&mut self, text: &str) -> Result<String, String> {
+        self.regex(text)?;
+        let whole = format!("^(?:{text})$");
+        self.regex(&whole)?;
+        Ok(whole)
     }
+
+    /// An expression, as the gateway compiles it. Its groups are counted.
+    pub fn regex(&mut self, text: &str) -> Result<usize, String> {
+        if text.len() > MAX_REGEX {
+            return Err(format!("a regular expression has more than {MAX_REGEX} bytes"));
+        }
+        if let Some(known) = self.0.get(text) {
+            return known.clone();
+        }
+        if self.0.len() >= MAX_TRIED {
+            return Err(format!("all objects together have more than {} regular expressions", MAX_TRIED / 2));
+        }
+        let result = compile(text);
+        self.0.insert(text.to_owned(), result.clone());
+        result
+    }
+}
+
+fn compile(text: &str) -> Result<usize, String> {
     let mut builder = RegexBuilder::new(text);
     builder.unicode(false).size_limit(64 << 10).dfa_size_limit(128 << 10).nest_limit(50);
     let compiled = builder.build().map_err(|e| {
@@ -250,11 +280,18 @@ mod tests {
 
     #[test]
     fn expressions() {
-        assert_eq!(whole_regex("/a|/b").as_deref(), Ok("^(?:/a|/b)$"));
-        assert_eq!(regex("^/(a)(?:b)(c)"), Ok(2));
+        let mut tried = Tried::default();
+        assert_eq!(tried.whole_regex("/a|/b").as_deref(), Ok("^(?:/a|/b)$"));
+        assert_eq!(tried.regex("^/(a)(?:b)(c)"), Ok(2));
         for bad in ["(", "(?=a)", "a{1000}{1000}", "a)|(b"] {
-            assert!(whole_regex(bad).is_err(), "{bad}");
+            assert!(tried.whole_regex(bad).is_err(), "{bad}");
         }
-        assert!(regex(&"a".repeat(1001)).is_err());
+        assert!(tried.regex(&"a".repeat(1001)).is_err());
+        // One that is known costs nothing.
+        for at in 0..MAX_TRIED {
+            let _ = tried.regex(&format!("^/{at}$"));
+        }
+        assert!(tried.regex("^/new$").is_err());
+        assert_eq!(tried.regex("^/(a)(?:b)(c)"), Ok(2));
     }
 }

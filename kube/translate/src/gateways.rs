@@ -44,8 +44,10 @@ pub(crate) struct ListenerState {
     is_refused: bool,
     conflict: Option<Why>,
     resolved: Result<(), Why>,
-    /// With TLS: the files of certificates and keys.
-    certificates: Vec<(String, String)>,
+    /// With TLS: certificates, without equal ones.
+    certificates: Vec<Section>,
+    /// The gateway refuses a certificate. The port stays in the Service, as `is_refused` says.
+    has_refused_certificate: bool,
     /// With TLS: the file of authorities of client certificates, without which clients are refused.
     client_authorities: Option<String>,
 }
@@ -112,14 +114,23 @@ impl ListenerState {
         self.protocol == Protocol::Https
     }
 
-    /// Whether it can be served, once it has a port.
+    fn has_certificate(&self) -> bool {
+        self.protocol != Protocol::Https || !self.certificates.is_empty()
+    }
+
+    /// Whether it has a port of the Service.
     pub fn wants_port(&self) -> bool {
-        let has_certificate = self.protocol != Protocol::Https || !self.certificates.is_empty();
+        let has_certificate = self.has_certificate() || self.has_refused_certificate;
         self.accepted.is_ok() && self.conflict.is_none() && has_certificate
     }
 
+    /// Whether it can be served, once it has a port.
+    fn is_usable(&self) -> bool {
+        self.wants_port() && self.has_certificate()
+    }
+
     pub fn is_served(&self) -> bool {
-        self.wants_port() && self.internal.is_some() && !self.is_refused
+        self.is_usable() && self.internal.is_some() && !self.is_refused
     }
 
     /// The address, as the configuration has it.
@@ -143,6 +154,7 @@ impl ListenerState {
             conflict: None,
             resolved: Ok(()),
             certificates: Vec::new(),
+            has_refused_certificate: false,
             client_authorities: None,
         };
         if protocol == Protocol::Unknown {
@@ -241,9 +253,16 @@ impl ListenerState {
                 translation.certificate_files(&name).map_err(|why| ("InvalidCertificateRef", why))
             };
             match found {
-                Ok(files) if self.certificates.contains(&files) => {}
-                Ok(files) => self.certificates.push(files),
-                Err(why) => self.resolved = Err(why),
+                Ok(files) => {
+                    let section = Translation::certificate_section(&name, &files);
+                    if self.certificates.iter().all(|known| known.settings != section.settings) {
+                        self.certificates.push(section);
+                    }
+                }
+                Err(why) => {
+                    self.has_refused_certificate |= translation.world.refusal(Kind::Secret, &name).is_some();
+                    self.resolved = Err(why);
+                }
             }
         }
         if let Some(validation) = gateway.spec.tls.as_ref().and_then(|tls| tls.validation(listener.port)) {
@@ -284,7 +303,10 @@ impl ListenerState {
             self.accepted = Err(("NoValidCACertificate", message));
             return;
         }
-        self.client_authorities = Some(translation.config.file("ca", authorities));
+        match translation.config.file("ca", authorities) {
+            Ok(file) => self.client_authorities = Some(file),
+            Err(why) => self.accepted = Err(("NoValidCACertificate", why)),
+        }
     }
 
     /// Whether a route of this namespace may attach.
@@ -316,7 +338,7 @@ impl ListenerState {
         };
         let programmed = match () {
             () if self.is_served() => Ok(()),
-            () if self.wants_port() && !self.is_refused => {
+            () if self.is_usable() && !self.is_refused => {
                 Err(("Pending", "the Service of the Gateway has no target port yet".to_owned()))
             }
             () => Err(("Invalid", "the listener is not valid".to_owned())),
@@ -457,14 +479,6 @@ impl Translation<'_> {
                 Protocol::Udp => settings.set("mode", "udp"),
                 Protocol::Unknown => continue,
             }
-            let certificates: Vec<Section> = listener
-                .certificates
-                .iter()
-                .map(|(cert, key)| Section {
-                    settings: Table::default().with("cert", cert.as_str()).with("key", key.as_str()),
-                    origin: origin.clone(),
-                })
-                .collect();
             let is_https = listener.protocol == Protocol::Https;
             let entry = self.config.listeners.entry(key).or_insert_with(|| ModelListener {
                 address: listener.address(),
@@ -477,7 +491,11 @@ impl Translation<'_> {
                 // A listener that terminates TLS can also relay connections for some names.
                 entry.settings = settings;
                 let known = entry.certificates.get_or_insert_default();
-                known.extend(certificates.into_iter().filter(|c| !known.contains(c)).collect::<Vec<_>>());
+                for certificate in &listener.certificates {
+                    if known.iter().all(|other| other.settings != certificate.settings) {
+                        known.push(certificate.clone());
+                    }
+                }
                 // All listeners of a port have the same rule.
                 if let (Some(authorities), true) = (&listener.client_authorities, entry.client_auth.is_empty()) {
                     let settings = Table::default().with("mode", "require").with("ca", authorities.as_str());
@@ -491,9 +509,9 @@ impl Translation<'_> {
     pub(crate) fn gateway_statuses(&mut self, gateways: Vec<GatewayState>) {
         for gateway in gateways {
             let generation = gateway.generation;
-            let good = gateway.listeners.iter().filter(|l| l.wants_port() && l.resolved.is_ok()).count();
+            let good = gateway.listeners.iter().filter(|l| l.is_usable() && l.resolved.is_ok()).count();
             let served = gateway.listeners.iter().any(ListenerState::is_served);
-            let usable = gateway.accepted.is_ok() && gateway.listeners.iter().any(ListenerState::wants_port);
+            let usable = gateway.accepted.is_ok() && gateway.listeners.iter().any(ListenerState::is_usable);
             let accepted = match &gateway.accepted {
                 Err((reason, message)) => Condition::new("Accepted", false, reason, message, generation),
                 Ok(()) if good == gateway.listeners.len() => {

@@ -8,7 +8,7 @@ use crate::checks;
 use crate::model::{Host, Listener, Section};
 use crate::objects::core::LoadBalancerAddress;
 use crate::objects::gateway::ObjectReference;
-use crate::objects::ingress::{Ingress, IngressBackend};
+use crate::objects::ingress::{Ingress, IngressBackend, IngressRule};
 use crate::objects::{Kind, Name, ObjectRef};
 use crate::status::Status;
 use crate::toml::{Table, Value};
@@ -30,6 +30,13 @@ struct PathRule {
     options: usize,
 }
 
+impl PathRule {
+    /// Whether this path of a canary is for the requests of another path. Those of another namespace belong to another user.
+    fn is_version_of(&self, other: &Self) -> bool {
+        self.path == other.path && self.kind == other.kind && self.object.name.namespace == other.object.name.namespace
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PathKind {
     Exact,
@@ -47,8 +54,8 @@ struct HostPlan {
     /// Names that are redirected here.
     others: BTreeSet<String>,
     has_certificate: bool,
-    /// An Ingress has the name in `tls`, although its certificate may be missing.
-    wants_tls: bool,
+    /// The namespaces of Ingresses that have the name in `tls`, although the certificate may be missing.
+    wants_tls: BTreeSet<String>,
 }
 
 impl Translation<'_> {
@@ -85,6 +92,9 @@ impl Translation<'_> {
                 None => self.annotation_options(&object, &ingress.metadata.annotations),
             };
             match read {
+                Ok(read) if expanded(ingress, &read) > checks::MAX_OBJECT => {
+                    self.event(&object, "NotServed", format!("the Ingress is not served: {}", checks::too_large()));
+                }
                 Ok(read) => {
                     if read.canary.is_none() {
                         self.ingress_certificates(ingress, &object, &mut hosts, &mut certificates);
@@ -95,6 +105,14 @@ impl Translation<'_> {
                 }
                 Err(why) => self.event(&object, "NotServed", format!("the Ingress is not served: {why}")),
             }
+        }
+        // A name that an Ingress serves is not redirected, and other names are redirected once: the gateway refuses a second host for
+        // a name, and the host that it refuses may belong to another user.
+        let served: BTreeSet<Option<String>> =
+            hosts.iter().filter(|(_, plan)| !plan.paths.is_empty()).map(|(name, _)| name.clone()).collect();
+        let mut redirected: BTreeSet<String> = BTreeSet::new();
+        for plan in hosts.values_mut().filter(|plan| !plan.paths.is_empty()) {
+            plan.others.retain(|other| !served.contains(&Some(other.clone())) && redirected.insert(other.clone()));
         }
         for (name, plan) in hosts {
             self.ingress_host(name, plan, &options);
@@ -111,17 +129,18 @@ impl Translation<'_> {
     ) {
         for tls in &ingress.spec.tls {
             for host in tls.hosts.iter().filter(|host| checks::is_hostname_pattern(host)) {
-                hosts.entry(Some(host.clone())).or_default().wants_tls = true;
+                hosts.entry(Some(host.clone())).or_default().wants_tls.insert(object.name.namespace.clone());
             }
             let Some(secret) = tls.secret_name.as_ref().filter(|name| !name.is_empty()) else {
                 self.event(object, "NoCertificate", "an entry of spec.tls has no secretName");
                 continue;
             };
-            match self.certificate_files(&Name::new(&object.name.namespace, secret)) {
-                Ok((cert, key)) => {
-                    let settings = Table::default().with("cert", cert).with("key", key);
-                    if !certificates.iter().any(|known| known.settings == settings) {
-                        certificates.push(Section { settings, origin: object.clone() });
+            let secret = Name::new(&object.name.namespace, secret);
+            match self.certificate_files(&secret) {
+                Ok(files) => {
+                    let section = Self::certificate_section(&secret, &files);
+                    if certificates.iter().all(|known| known.settings != section.settings) {
+                        certificates.push(section);
                     }
                 }
                 Err(why) => {
@@ -156,12 +175,16 @@ impl Translation<'_> {
                 self.event(object, "NotServed", format!("{bad:?} is not a host name"));
                 continue;
             }
-            let (certified, wanted) = hosts.get(&host).map_or((false, false), |p| (p.has_certificate, p.wants_tls));
+            let known = hosts.get(&host);
+            let certified = known.is_some_and(|plan| plan.has_certificate);
+            let wanted = known.is_some_and(|plan| plan.wants_tls.contains(&object.name.namespace));
             let names = std::iter::once(host.clone()).chain(read.aliases.iter().cloned().map(Some));
             for name in names {
                 let plan = hosts.entry(name).or_default();
                 plan.has_certificate |= certified;
-                plan.wants_tls |= wanted;
+                if wanted {
+                    plan.wants_tls.insert(object.name.namespace.clone());
+                }
                 for path in host_rule.http.iter().flat_map(|http| &http.paths) {
                     let kind = match path.path_type.as_str() {
                         "Exact" => PathKind::Exact,
@@ -174,7 +197,9 @@ impl Translation<'_> {
             }
             if let (true, Some(host)) = (read.www_redirect, &host) {
                 let other = host.strip_prefix("www.").map_or_else(|| format!("www.{host}"), str::to_owned);
-                hosts.entry(Some(host.clone())).or_default().others.insert(other);
+                if checks::is_hostname(&other) {
+                    hosts.entry(Some(host.clone())).or_default().others.insert(other);
+                }
             }
         }
         if let (Some(backend), None) = (&ingress.spec.default_backend, &read.canary) {
@@ -225,12 +250,16 @@ impl Translation<'_> {
 
     fn ingress_host(&mut self, name: Option<String>, plan: HostPlan, all_options: &[Options]) {
         let HostPlan { mut paths, canaries, others, has_certificate, wants_tls } = plan;
-        for canary in canaries.iter().filter(|c| !paths.iter().any(|p| p.path == c.path && p.kind == c.kind)) {
-            let message =
-                format!("no other Ingress has the path {:?} of this host, so the canary has no effect", canary.path);
+        for canary in canaries.iter().filter(|c| !paths.iter().any(|p| c.is_version_of(p))) {
+            let message = format!(
+                "no other Ingress of this namespace has the path {:?} of this host, so the canary has no effect",
+                canary.path
+            );
             self.event(&canary.object, "NotServed", message);
         }
         let Some(first) = paths.first() else { return };
+        // Whether plain requests are redirected is decided by the namespace of the oldest Ingress for the whole host, and by other
+        // namespaces for their own paths.
         let host_origin = first.object.clone();
         let uses_regex = paths.iter().map(|p| &all_options[p.options]).any(|o| o.use_regex || o.rewrite.is_some());
         if uses_regex {
@@ -258,8 +287,9 @@ impl Translation<'_> {
                 let settings = Table(conditions.0.iter().chain(&settings.0).cloned().collect());
                 Section { settings, origin: path.object.clone() }
             };
-            let redirects = options.force_ssl_redirect || options.ssl_redirect.unwrap_or(true) && wants_tls;
-            let canary = canaries.iter().find(|c| c.path == path.path && c.kind == path.kind);
+            let has_tls = [&path.object, &host_origin].iter().any(|o| wants_tls.contains(&o.name.namespace));
+            let redirects = options.force_ssl_redirect || options.ssl_redirect.unwrap_or(true) && has_tls;
+            let canary = canaries.iter().find(|c| c.is_version_of(path));
             let routes = match canary {
                 Some(canary) => self.with_canary(canary, &all_options[canary.options], options, &conditions, settings),
                 None => vec![(conditions.clone(), settings)],
@@ -381,7 +411,7 @@ impl Translation<'_> {
                     _ if options.use_regex || options.rewrite.is_some() => format!("(?i)^{}", path.path),
                     _ => format!("^{}(?:/|$)", regex::escape(bare)),
                 };
-                groups = checks::regex(&text)?;
+                groups = self.tried.regex(&text)?;
                 self.count_expressions(std::slice::from_ref(&text))?;
                 Table::default().with("path_regex", text)
             }
@@ -450,6 +480,19 @@ impl Translation<'_> {
         };
         Ok(ObjectReference { name: service.name.clone(), port: Some(port), ..ObjectReference::default() })
     }
+}
+
+/// About how many bytes of configuration an Ingress becomes: each path is written for each name, with the settings of all annotations.
+fn expanded(ingress: &Ingress, options: &Options) -> usize {
+    // What a path has besides its own text, also that of the default backend.
+    let each = options.route.size() + 256;
+    let own = |rule: &IngressRule| {
+        let paths = rule.http.iter().flat_map(|http| &http.paths);
+        paths.map(|path| path.path.as_ref().map_or(0, String::len) + each).sum::<usize>() + each
+    };
+    let paths: usize = ingress.spec.rules.iter().map(own).sum();
+    // On both listeners.
+    paths.saturating_mul(2 * (1 + options.aliases.len()))
 }
 
 /// The settings of a route that decide who may send requests; the others are for requests to upstreams.

@@ -153,6 +153,12 @@ struct Translation<'w> {
     events: BTreeSet<Event>,
     /// Expressions in use: the gateway has a limit for a configuration.
     expressions: BTreeSet<String>,
+    /// Expressions that were compiled.
+    tried: checks::Tried,
+    /// Those of routes that no listener takes, which must not use up what the other ones share.
+    tried_aside: checks::Tried,
+    /// References are checked for a status only: nothing is added to the configuration.
+    only_checks: bool,
     /// The Gateways that use a policy, and the policies that lose to another one.
     policies: backends::Policies,
 }
@@ -171,6 +177,9 @@ pub fn translate(world: &World, settings: &Settings) -> Outcome {
         services: Vec::new(),
         events: BTreeSet::new(),
         expressions: BTreeSet::new(),
+        tried: checks::Tried::default(),
+        tried_aside: checks::Tried::default(),
+        only_checks: false,
         policies: backends::Policies::new(world),
     };
     let mut gateways = translation.gateways();
@@ -199,7 +208,12 @@ impl Translation<'_> {
     }
 }
 
-/// The first 16 hexadecimal digits of a hash.
+/// A hash, so long that nobody can find a second content for it, as hexadecimal digits.
+fn hash(content: &[u8]) -> String {
+    Sha256::digest(content).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The first digits of a hash, to tell names from each other.
 fn short_hash(content: &[u8]) -> String {
-    Sha256::digest(content).iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    hash(content)[..8].to_owned()
 }

@@ -8,6 +8,9 @@ use std::ops::Range;
 /// The folder of files that the configuration names, beside the configuration.
 pub const FILES: &str = "files";
 
+/// The most bytes that all files may have together: they are in memory.
+pub const MAX_FILES: usize = 32 << 20;
+
 /// A configuration, without what the operator writes in front of it.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
@@ -97,6 +100,20 @@ pub struct Rendered {
     pub origins: Origins,
 }
 
+impl Rendered {
+    /// How many bytes of the text come from each object.
+    pub fn sizes(&self) -> BTreeMap<&ObjectRef, usize> {
+        let lines: Vec<usize> = self.toml.split_inclusive('\n').map(str::len).collect();
+        let mut out: BTreeMap<&ObjectRef, usize> = BTreeMap::new();
+        for (range, origin) in &self.origins.0 {
+            // Lines count from 1.
+            let own = lines.get(range.start.saturating_sub(1)..range.end.saturating_sub(1)).unwrap_or_default();
+            *out.entry(origin).or_default() += own.iter().sum::<usize>();
+        }
+        out
+    }
+}
+
 struct Writer {
     text: String,
     lines: usize,
@@ -122,12 +139,19 @@ impl Writer {
 
 impl Config {
     /// Adds a file and returns its path from the folder of the configuration. Its name contains a hash of its content, so that a changed
-    /// content is a changed configuration, and a configuration that is in use keeps its files.
-    pub fn file(&mut self, kind: &str, content: Vec<u8>) -> String {
-        let name = format!("{kind}-{}.pem", crate::short_hash(&content));
+    /// content is a changed configuration, and a configuration that is in use keeps its files. On failure: there are too many.
+    pub fn file(&mut self, kind: &str, content: Vec<u8>) -> Result<String, String> {
+        let name = format!("{kind}-{}.pem", crate::hash(&content));
         let path = format!("{FILES}/{name}");
+        if self.files.contains_key(&name) {
+            return Ok(path);
+        }
+        let others: usize = self.files.values().map(Vec::len).sum();
+        if others + content.len() > MAX_FILES {
+            return Err(format!("the certificates of all objects together have more than {} MiB", MAX_FILES >> 20));
+        }
         self.files.insert(name, content);
-        path
+        Ok(path)
     }
 
     /// The text. `base`: what the operator has written, which comes first.
@@ -203,6 +227,17 @@ mod tests {
     use crate::objects::{Kind, Name};
 
     #[test]
+    fn files_have_a_limit() {
+        let mut config = Config::default();
+        let first = config.file("cert", b"a".to_vec()).unwrap();
+        assert!(config.file("cert", vec![0; MAX_FILES]).is_err());
+        assert!(config.file("cert", vec![0; MAX_FILES - 1]).is_ok());
+        assert_eq!(config.file("cert", b"a".to_vec()), Ok(first));
+        assert!(config.file("cert", b"b".to_vec()).is_err());
+        assert_eq!(config.files.len(), 2);
+    }
+
+    #[test]
     fn lines_lead_to_objects() {
         let origin = |name: &str| ObjectRef { kind: Kind::HttpRoute, name: Name::new("n", name) };
         let route = |name: &str| Section { settings: Table::default().with("path", "/"), origin: origin(name) };
@@ -220,5 +255,9 @@ mod tests {
             .collect();
         let (host, first, second) = (Some("host"), Some("first"), Some("second"));
         assert_eq!(found, [None, host, host, host, host, first, first, first, second, second, second]);
+        let sizes: Vec<(&str, usize)> =
+            rendered.sizes().into_iter().map(|(object, size)| (object.name.name.as_str(), size)).collect();
+        assert_eq!(sizes.iter().map(|(_, size)| size).sum::<usize>(), rendered.toml.len() - "x = 1\n".len());
+        assert_eq!(sizes[0], ("first", "\n[[host.route]]\npath = \"/\"\n".len()));
     }
 }

@@ -64,7 +64,9 @@ impl Translation<'_> {
             })
             .collect();
         if attachments.is_empty() {
+            self.only_checks = true;
             self.relay_upstream(head, rules, &Name::default(), &mut bad);
+            self.only_checks = false;
         }
         for attachment in &attachments {
             let gateway = &gateways[attachment.gateway];

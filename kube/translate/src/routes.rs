@@ -204,11 +204,16 @@ impl Translation<'_> {
                 parent.refused = Some(("UnsupportedValue", message));
             }
             // What is wrong with a rule is the same at every listener.
+            let tried = if attachments.is_empty() { &mut self.tried_aside } else { &mut self.tried };
             let rules = match route {
-                AnyRoute::Http(route) => http_rules(&route.spec.rules),
-                AnyRoute::Grpc(route) => grpc_rules(&route.spec.rules),
+                AnyRoute::Http(route) => http_rules(&route.spec.rules, tried),
+                AnyRoute::Grpc(route) => grpc_rules(&route.spec.rules, tried),
             };
-            let rules = rules.and_then(|rules| self.count_expressions(&rules.expressions()).map(|()| rules));
+            let rules = rules.and_then(|rules| match () {
+                () if attachments.is_empty() => Ok(rules),
+                () if rules.size().saturating_mul(attachments.len()) > checks::MAX_OBJECT => Err(checks::too_large()),
+                () => self.count_expressions(&rules.expressions()).map(|()| rules),
+            });
             let rules = match rules {
                 Ok(rules) => rules,
                 Err(why) => {
@@ -236,9 +241,11 @@ impl Translation<'_> {
     }
 
     fn resolve_only(&mut self, head: RouteHead, rules: &Rules, bad: &mut Option<(&'static str, String)>) {
+        self.only_checks = true;
         for rule in &rules.all {
             self.rule_sections(head, rule, &Place::nowhere(), bad);
         }
+        self.only_checks = false;
     }
 
     fn add_rules(

@@ -3,7 +3,9 @@
 //! The precedence of the Gateway API (exact path, longer prefix, method, number of headers) is the gateway's own; among equal routes, the
 //! order in the file decides, which is the age of the HTTPRoute and then the order of its rules.
 
+use crate::Translation;
 use crate::backends::{BadRef, Variant};
+use crate::checks::{self, Tried};
 use crate::model::Section;
 use crate::objects::gateway::ObjectReference;
 use crate::objects::routes::{
@@ -13,7 +15,6 @@ use crate::objects::routes::{
 use crate::objects::{Kind, Name};
 use crate::routes::{RouteHead, carries};
 use crate::toml::{Table, Value};
-use crate::{Translation, checks};
 
 /// The rules of a route.
 #[derive(Default)]
@@ -67,6 +68,11 @@ impl Rules {
     pub fn expressions(&self) -> Vec<String> {
         self.all.iter().flat_map(|rule| &rule.matches).flat_map(|m| m.expressions.iter().cloned()).collect()
     }
+
+    /// About how many bytes the rules have for one name at one port.
+    pub fn size(&self) -> usize {
+        self.all.iter().map(Rule::size).sum()
+    }
 }
 
 impl Match {
@@ -90,14 +96,14 @@ impl Match {
     }
 }
 
-fn path_of(path: Option<&TypedValue>, expressions: &mut Vec<String>) -> Result<Path, String> {
+fn path_of(path: Option<&TypedValue>, expressions: &mut Vec<String>, tried: &mut Tried) -> Result<Path, String> {
     let Some(path) = path else { return Ok(Path::Prefix("/".to_owned())) };
     let value = path.value.as_deref().unwrap_or("/");
     match path.kind.as_deref().unwrap_or("PathPrefix") {
         "Exact" => checks::path(value).map(|()| Path::Exact(value.to_owned())),
         "PathPrefix" => checks::path(value).map(|()| Path::Prefix(value.to_owned())),
         "RegularExpression" => {
-            let whole = checks::whole_regex(value)?;
+            let whole = tried.whole_regex(value)?;
             expressions.push(whole.clone());
             Ok(Path::Regex(whole))
         }
@@ -106,7 +112,11 @@ fn path_of(path: Option<&TypedValue>, expressions: &mut Vec<String>) -> Result<P
 }
 
 /// `headers` of a route. Of several conditions on one name, the first counts.
-fn headers_of(matches: &[NamedMatch], expressions: &mut Vec<String>) -> Result<Option<Table>, String> {
+fn headers_of(
+    matches: &[NamedMatch],
+    expressions: &mut Vec<String>,
+    tried: &mut Tried,
+) -> Result<Option<Table>, String> {
     let mut all: Vec<(String, Value)> = Vec::new();
     for condition in matches {
         let name = condition.name.to_ascii_lowercase();
@@ -130,7 +140,7 @@ fn headers_of(matches: &[NamedMatch], expressions: &mut Vec<String>) -> Result<O
                     false => condition.value.as_str().into(),
                 }
             }
-            "RegularExpression" => regex(checks::whole_regex(&condition.value)?),
+            "RegularExpression" => regex(tried.whole_regex(&condition.value)?),
             other => return Err(format!("the header match type {other:?} is not supported")),
         };
         all.push((name, value));
@@ -256,6 +266,18 @@ impl Rule {
             variant: Table::default(),
             total_timeout: None,
         })
+    }
+
+    /// About how many bytes the rule has: its settings are written for each of its conditions.
+    fn size(&self) -> usize {
+        let tables = [&self.request_headers, &self.response_headers, &self.cors];
+        let targets = [self.redirect.as_ref().and_then(|redirect| redirect.path.as_ref()), self.rewrite.as_ref()];
+        let texts =
+            targets.into_iter().flatten().flat_map(|path| [&path.replace_full_path, &path.replace_prefix_match]);
+        let each = tables.into_iter().flatten().map(Table::size).sum::<usize>()
+            + texts.flatten().map(String::len).sum::<usize>()
+            + 128 * (1 + self.backends.len());
+        self.matches.iter().map(|m| m.conditions().size() + each).sum()
     }
 
     fn has_prefixes(&self) -> bool {
@@ -384,7 +406,7 @@ fn respond(status: u64) -> (&'static str, Value) {
 }
 
 /// Checks the rules of an HTTPRoute.
-pub(crate) fn http_rules(rules: &[HttpRule]) -> Result<Rules, String> {
+pub(crate) fn http_rules(rules: &[HttpRule], tried: &mut Tried) -> Result<Rules, String> {
     let mut out = Rules::default();
     for rule in rules {
         if rule.session_persistence.is_some() {
@@ -396,7 +418,7 @@ pub(crate) fn http_rules(rules: &[HttpRule]) -> Result<Rules, String> {
                 return Err("matches with queryParams are not supported".to_owned());
             }
             let mut expressions = Vec::new();
-            let path = path_of(m.path.as_ref(), &mut expressions)?;
+            let path = path_of(m.path.as_ref(), &mut expressions, tried)?;
             let mut settings = Table::default();
             if let Some(method) = &m.method {
                 if !checks::is_token(method) || method.bytes().any(|b| b.is_ascii_lowercase()) {
@@ -404,7 +426,7 @@ pub(crate) fn http_rules(rules: &[HttpRule]) -> Result<Rules, String> {
                 }
                 settings.set("methods", vec![method.as_str()]);
             }
-            if let Some(headers) = headers_of(&m.headers, &mut expressions)? {
+            if let Some(headers) = headers_of(&m.headers, &mut expressions, tried)? {
                 settings.set("headers", headers);
             }
             matches.push(Match { path, settings, expressions });
@@ -421,7 +443,7 @@ pub(crate) fn http_rules(rules: &[HttpRule]) -> Result<Rules, String> {
 }
 
 /// Checks the rules of a GRPCRoute.
-pub(crate) fn grpc_rules(rules: &[GrpcRule]) -> Result<Rules, String> {
+pub(crate) fn grpc_rules(rules: &[GrpcRule], tried: &mut Tried) -> Result<Rules, String> {
     let mut out = Rules::default();
     for rule in rules {
         if rule.session_persistence.is_some() {
@@ -456,11 +478,11 @@ pub(crate) fn grpc_rules(rules: &[GrpcRule]) -> Result<Rules, String> {
                 (kind, ..) => return Err(format!("the method match type {kind:?} is not supported")),
             };
             if let Path::Regex(text) = &path {
-                checks::regex(text)?;
+                tried.regex(text)?;
                 expressions.push(text.clone());
             }
             let mut settings = Table::default();
-            if let Some(headers) = headers_of(&m.headers, &mut expressions)? {
+            if let Some(headers) = headers_of(&m.headers, &mut expressions, tried)? {
                 settings.set("headers", headers);
             }
             matches.push(Match { path, settings, expressions });

@@ -65,7 +65,7 @@ fn target_of(port: &crate::objects::core::ServicePort) -> Option<u16> {
 /// The name of the Service of a Gateway: the name of the Gateway, and a hash that tells it from Gateways of other namespaces.
 fn service_name(gateway: &Name) -> String {
     let readable: String = gateway.name.chars().map(|c| if c == '.' { '-' } else { c }).take(40).collect();
-    format!("gw-{}-{}", readable.trim_matches('-'), &short_hash(gateway.to_string().as_bytes())[..8])
+    format!("gw-{}-{}", readable.trim_matches('-'), short_hash(gateway.to_string().as_bytes()))
 }
 
 impl Translation<'_> {

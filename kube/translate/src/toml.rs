@@ -83,6 +83,11 @@ impl Table {
         self.0.is_empty()
     }
 
+    /// About how many bytes the settings have as text.
+    pub fn size(&self) -> usize {
+        self.0.iter().map(|(key, value)| key.len() + value.size() + 5).sum()
+    }
+
     /// The value of a setting.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value)
@@ -100,6 +105,15 @@ impl Table {
 }
 
 impl Value {
+    fn size(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len() + 2,
+            Self::Number(_) | Self::Flag(_) => 8,
+            Self::List(list) => list.iter().map(|value| value.size() + 2).sum(),
+            Self::Table(table) => table.size() + 4,
+        }
+    }
+
     fn write(&self, out: &mut String) {
         match self {
             Self::Text(text) => write_text(text, out),

@@ -1,7 +1,7 @@
 //! What the controller knows of the cluster.
 
 use crate::objects::core::{ConfigMap, EndpointSlice, Namespace, SERVICE_LABEL, Secret, Service};
-use crate::objects::gateway::{BackendTlsPolicy, Gateway, GatewayClass, Listener, ReferenceGrant};
+use crate::objects::gateway::{BackendTlsPolicy, Gateway, GatewayClass, Listener, PolicyTarget, ReferenceGrant};
 use crate::objects::ingress::{Ingress, IngressClass};
 use crate::objects::routes::{GrpcRule, HttpRule, ParentReference, RelayRule, Route};
 use crate::objects::{Kind, Metadata, Name, ObjectRef};
@@ -71,6 +71,20 @@ struct PartialRouteSpec {
     parent_refs: Vec<ParentReference>,
 }
 
+/// As much of a policy as is read when all of it cannot be.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PartialPolicy {
+    metadata: Metadata,
+    spec: PartialPolicySpec,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct PartialPolicySpec {
+    target_refs: Vec<PolicyTarget>,
+}
+
 /// Why an object was not read.
 pub type Unreadable = String;
 
@@ -124,9 +138,22 @@ fn read_gateway(value: &Value) -> Result<(Gateway, Option<String>), Unreadable> 
     }
 }
 
+/// Without its policy, a Service would get requests in plain text.
+fn read_policy(value: &Value) -> Result<(BackendTlsPolicy, Option<String>), Unreadable> {
+    match read::<BackendTlsPolicy>(value) {
+        Ok(policy) => Ok((policy, None)),
+        Err(why) => {
+            let PartialPolicy { metadata, spec } = read(value)?;
+            let mut policy = BackendTlsPolicy { metadata, ..BackendTlsPolicy::default() };
+            policy.spec.target_refs = spec.target_refs;
+            Ok((policy, Some(why)))
+        }
+    }
+}
+
 impl World {
-    /// Adds an object, or replaces it. An object that cannot be read is removed, and the error says why; of routes and Gateways, a part is
-    /// kept, so that their status can say why.
+    /// Adds an object, or replaces it. An object that cannot be read is removed, and the error says why; of routes, Gateways and policies,
+    /// a part is kept, so that their status can say why.
     pub fn insert(&mut self, kind: Kind, value: &Value) -> Result<(), Unreadable> {
         let value = &without_nulls(value);
         let Metadata { namespace, name, .. } = value.get("metadata").map_or(Ok(Metadata::default()), read)?;
@@ -152,7 +179,7 @@ impl World {
             Kind::TcpRoute => put!(tcp_routes, read_route),
             Kind::UdpRoute => put!(udp_routes, read_route),
             Kind::ReferenceGrant => put!(grants),
-            Kind::BackendTlsPolicy => put!(policies),
+            Kind::BackendTlsPolicy => put!(policies, read_policy),
             Kind::Ingress => put!(ingresses),
             Kind::IngressClass => put!(ingress_classes),
             Kind::Service => put!(services),
@@ -211,6 +238,21 @@ impl World {
             Kind::Namespace => self.namespaces.clear(),
         }
         self.refused.retain(|object, _| object.kind != kind);
+    }
+
+    /// The age of a route or an Ingress; `None`: it is something else, or not there.
+    pub fn age(&self, object: &ObjectRef) -> Option<(&str, &str, &str)> {
+        let ObjectRef { kind, name } = object;
+        let metadata = match kind {
+            Kind::HttpRoute => self.http_routes.get(name).map(|route| &route.metadata),
+            Kind::GrpcRoute => self.grpc_routes.get(name).map(|route| &route.metadata),
+            Kind::TlsRoute => self.tls_routes.get(name).map(|route| &route.metadata),
+            Kind::TcpRoute => self.tcp_routes.get(name).map(|route| &route.metadata),
+            Kind::UdpRoute => self.udp_routes.get(name).map(|route| &route.metadata),
+            Kind::Ingress => self.ingresses.get(name).map(|ingress| &ingress.metadata),
+            _ => None,
+        };
+        metadata.map(Metadata::age)
     }
 
     /// Why an object is not used, although it is there.

@@ -6,7 +6,7 @@ use sealane_kube_translate::objects::{Condition, Kind, Name, ObjectRef};
 use sealane_kube_translate::status::Status;
 use sealane_kube_translate::toml::Table;
 use sealane_kube_translate::{FEATURES, Outcome, Ports, Settings, Support, World, annotations, model, translate};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
@@ -37,13 +37,16 @@ fn settings(case: &str) -> Settings {
 }
 
 fn world(text: &str) -> World {
-    let objects: Vec<Value> = serde_saphyr::from_multiple(text).expect("the objects are YAML");
+    world_of(&serde_saphyr::from_multiple::<Value>(text).expect("the objects are YAML"))
+}
+
+fn world_of(objects: &[Value]) -> World {
     let mut world = World::default();
     for object in objects {
         let (group, _) = object["apiVersion"].as_str().unwrap().rsplit_once('/').unwrap_or(("", ""));
         let kind = Kind::of(group, object["kind"].as_str().unwrap()).expect("a kind that is known");
         // What cannot be read is part of a case.
-        let _ = world.insert(kind, &object);
+        let _ = world.insert(kind, object);
     }
     world
 }
@@ -173,6 +176,207 @@ fn a_gateway_that_is_refused_keeps_its_service() {
     assert!(!after.rendered.toml.contains("address = \":20002\""));
     let Status::Gateway { conditions, .. } = &after.statuses[&gateway] else { panic!("it is a Gateway") };
     assert!(conditions.iter().all(|condition| condition.status == "False"), "{conditions:?}");
+}
+
+/// A Service `s` with one endpoint.
+fn service(namespace: &str, address: &str) -> [Value; 2] {
+    let labels = json!({ "kubernetes.io/service-name": "s" });
+    [
+        json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": { "name": "s", "namespace": namespace },
+            "spec": { "type": "ClusterIP", "ports": [{ "port": 80 }] },
+        }),
+        json!({
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": { "name": "s-1", "namespace": namespace, "labels": labels },
+            "addressType": "IPv4",
+            "endpoints": [{ "addresses": [address] }],
+            "ports": [{ "port": 8080 }],
+        }),
+    ]
+}
+
+/// An Ingress for all paths of a host. Later years are younger.
+fn ingress(namespace: &str, year: u32, host: &str, tls: &[&str], annotations: &[(&str, &str)]) -> Value {
+    let annotations: serde_json::Map<String, Value> = annotations
+        .iter()
+        .map(|(name, value)| (format!("nginx.ingress.kubernetes.io/{name}"), Value::from(*value)))
+        .collect();
+    let backend = json!({ "service": { "name": "s", "port": { "number": 80 } } });
+    json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "Ingress",
+        "metadata": {
+            "name": "i",
+            "namespace": namespace,
+            "creationTimestamp": format!("{year}-01-01T00:00:00Z"),
+            "annotations": annotations,
+        },
+        "spec": {
+            "ingressClassName": "sealane",
+            "tls": tls.iter().map(|host| json!({ "hosts": [host] })).collect::<Vec<Value>>(),
+            "rules": [{ "host": host, "http": { "paths": [{ "path": "/", "pathType": "Prefix", "backend": backend }] } }],
+        },
+    })
+}
+
+/// What an older Ingress of namespace `a` and an Ingress of namespace `b` result in.
+fn two_ingresses(b: Value) -> Outcome {
+    let class = json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "IngressClass",
+        "metadata": { "name": "sealane" },
+        "spec": { "controller": "sealane.github.io/ingress" },
+    });
+    let a = ingress("a", 2020, "www.example.com", &[], &[]);
+    let objects = [vec![class, a, b], service("a", "10.0.0.1").to_vec(), service("b", "10.0.0.2").to_vec()].concat();
+    translate(&world_of(&objects), &settings("ingress"))
+}
+
+/// A user who may write Ingresses in one namespace gets no requests for a path that another namespace has.
+#[test]
+fn a_younger_ingress_takes_nothing_from_another_namespace() {
+    let www = "www.example.com";
+    for (what, b) in [
+        ("canary", ingress("b", 2021, www, &[], &[("canary", "true"), ("canary-weight", "100")])),
+        ("header", ingress("b", 2021, www, &[], &[("canary", "true"), ("canary-by-header", "x")])),
+        ("the same path", ingress("b", 2021, www, &[], &[])),
+        ("redirects to https", ingress("b", 2021, www, &[www], &[])),
+        ("redirects to another host", ingress("b", 2021, "example.com", &[], &[("from-to-www-redirect", "true")])),
+        ("an alias", ingress("b", 2021, "example.com", &[], &[("server-alias", www)])),
+    ] {
+        let toml = two_ingresses(b).rendered.toml;
+        let hosts: Vec<&str> = toml.split("[[host]]").filter(|host| host.contains("\"www.example.com\"")).collect();
+        assert_eq!(hosts.len(), 1, "{what}\n{toml}");
+        let host = hosts[0].split("[[upstream]]").next().unwrap();
+        assert!(host.contains("upstream = \"a/s:80\""), "{what}\n{toml}");
+        assert!(!host.contains("b/s:80") && !host.contains("redirect"), "{what}\n{toml}");
+    }
+    // An Ingress of the same namespace is a second version.
+    let mut canary = ingress("a", 2021, www, &[], &[("canary", "true"), ("canary-weight", "100")]);
+    canary["metadata"]["name"] = json!("second");
+    canary["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"]["name"] = json!("none");
+    let events = two_ingresses(canary).events;
+    assert!(
+        events.iter().any(|event| event.reason == "BadBackend" && event.object.name.name == "second"),
+        "{events:?}"
+    );
+}
+
+/// One object cannot fill the configuration that all objects share.
+#[test]
+fn objects_that_become_large_are_refused() {
+    let aliases: Vec<String> = (0..5000).map(|at| format!("h{at}.example")).collect();
+    let outcome = two_ingresses(ingress("b", 2021, "b.example", &[], &[("server-alias", &aliases.join(","))]));
+    assert!(!outcome.rendered.toml.contains("h1.example") && outcome.rendered.toml.contains("www.example.com"));
+    assert!(outcome.events.iter().any(|event| event.reason == "NotServed" && event.message.contains("configuration")));
+
+    let headers: Vec<Value> =
+        (0..16).map(|at| json!({ "name": format!("x-{at}"), "value": "v".repeat(4000) })).collect();
+    let matches: Vec<Value> =
+        (0..64).map(|at| json!({ "path": { "type": "Exact", "value": format!("/{at}") } })).collect();
+    let names: Vec<String> = (0..16).map(|at| format!("h{at}.example")).collect();
+    let filter = json!({ "type": "ResponseHeaderModifier", "responseHeaderModifier": { "set": headers } });
+    let route = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "HTTPRoute",
+        "metadata": { "name": "large", "namespace": "a" },
+        "spec": {
+            "parentRefs": [{ "name": "g" }],
+            "hostnames": names,
+            "rules": [{ "matches": matches, "filters": [filter], "backendRefs": [{ "name": "s", "port": 80 }] }],
+        },
+    });
+    let toml = |route: &Value| translate(&gateway_world(std::slice::from_ref(route)), &settings("http")).rendered.toml;
+    assert!(!toml(&route).contains("h1.example"));
+    let mut smaller = route;
+    smaller["spec"]["rules"][0]["filters"] = json!([]);
+    assert!(toml(&smaller).contains("h1.example"));
+}
+
+/// Some objects with a Gateway `g` and a Service `s` in namespace `a`.
+fn gateway_world(objects: &[Value]) -> World {
+    let class = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "GatewayClass",
+        "metadata": { "name": "sealane" },
+        "spec": { "controllerName": "sealane.github.io/gateway" },
+    });
+    let gateway = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "Gateway",
+        "metadata": { "name": "g", "namespace": "a" },
+        "spec": { "gatewayClassName": "sealane", "listeners": [{ "name": "http", "port": 80, "protocol": "HTTP" }] },
+    });
+    world_of(&[&[class, gateway][..], &service("a", "10.0.0.1"), objects].concat())
+}
+
+fn route(namespace: &str, name: &str, rules: Value) -> Value {
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "HTTPRoute",
+        "metadata": { "name": name, "namespace": namespace },
+        "spec": { "parentRefs": [{ "name": "g", "namespace": "a" }], "rules": rules },
+    })
+}
+
+/// Expressions of a route that no listener takes do not count.
+#[test]
+fn routes_that_are_not_allowed_use_up_no_expressions() {
+    let rule = |text: String| json!({ "matches": [{ "path": { "type": "RegularExpression", "value": text } }] });
+    let many: Vec<Value> = (0..256).map(|at| rule(format!("/{at}"))).collect();
+    let own = route("a", "own", json!([rule("/own.*".to_owned())]));
+    let toml = |other: Value| translate(&gateway_world(&[own.clone(), other]), &settings("http")).rendered.toml;
+    assert!(toml(route("0", "foreign", json!(many))).contains("/own.*"));
+    // Its name comes first.
+    assert!(!toml(route("a", "many", json!(many))).contains("/own.*"));
+}
+
+/// A Service whose policy cannot be read gets no requests in plain text.
+#[test]
+fn a_policy_that_cannot_be_read_refuses_connections() {
+    let forward = route("a", "r", json!([{ "backendRefs": [{ "name": "s", "port": 80 }] }]));
+    let policy = json!({
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "BackendTLSPolicy",
+        "metadata": { "name": "p", "namespace": "a" },
+        "spec": {
+            "targetRefs": [{ "group": "", "kind": "Service", "name": "s" }],
+            "validation": { "hostname": "s.example", "wellKnownCACertificates": "System" },
+            "somethingNew": true,
+        },
+    });
+    let before = translate(&gateway_world(std::slice::from_ref(&forward)), &settings("http"));
+    assert!(before.rendered.toml.contains("http://10.0.0.1:8080"));
+    let after = translate(&gateway_world(&[forward, policy]), &settings("http"));
+    assert!(!after.rendered.toml.contains("10.0.0.1"), "{}", after.rendered.toml);
+    let object = ObjectRef { kind: Kind::BackendTlsPolicy, name: Name::new("a", "p") };
+    let Status::Policy { ancestors } = &after.statuses[&object] else { panic!("it is a policy") };
+    assert!(ancestors[0].1.iter().any(|condition| condition.kind == "Accepted" && condition.status == "False"));
+}
+
+/// The Secret of a certificate may belong to another user than the Gateway, which serves others, too.
+#[test]
+fn a_certificate_that_is_refused_stops_only_its_listener() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/tls/objects.yaml");
+    let mut world = world(&std::fs::read_to_string(file).unwrap());
+    let secret = ObjectRef { kind: Kind::Secret, name: Name::new("certs", "b") };
+    let before = translate(&world, &settings("tls")).rendered;
+    let mut lines = 1..=before.toml.lines().count();
+    assert!(lines.any(|line| before.origins.of_line(line) == Some(&secret)));
+    assert!(before.toml.contains("\"b.example.com\""));
+    world.refused.insert(secret, "the gateway refuses it".to_owned());
+    let after = translate(&world, &settings("tls"));
+    assert!(!after.rendered.toml.contains("\"b.example.com\"") && after.rendered.toml.contains("\"a.example.com\""));
+    let gateway = ObjectRef { kind: Kind::Gateway, name: Name::new("infra", "web") };
+    let Status::Gateway { conditions, listeners, .. } = &after.statuses[&gateway] else { panic!("it is a Gateway") };
+    assert!(conditions.iter().all(|condition| condition.status == "True"), "{conditions:?}");
+    let granted = listeners.iter().find(|listener| listener.name == "granted").unwrap();
+    let resolved = granted.conditions.iter().find(|condition| condition.kind == "ResolvedRefs").unwrap();
+    assert_eq!((resolved.status.as_str(), resolved.reason.as_str()), ("False", "InvalidCertificateRef"));
 }
 
 /// What the reference says, section by section, is what the code does.
