@@ -48,7 +48,7 @@ const fn insn(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> Insn {
 }
 
 /// Loads the datagram's beginning to the stack, finds the connection id, selects by slot.
-fn program(map: RawFd) -> [Insn; 28] {
+fn program(map: RawFd) -> [Insn; 29] {
     const MOV_REG: u8 = 0xbf;
     const MOV: u8 = 0xb7;
     const ADD: u8 = 0x07;
@@ -74,9 +74,11 @@ fn program(map: RawFd) -> [Insn; 28] {
         insn(ADD, 3, 0, 0, AT as i32),
         insn(MOV, 4, 0, 0, LENGTH),
         insn(CALL, 0, 0, 0, SKB_LOAD_BYTES),
-        insn(JUMP_NE, 0, 0, 19, 0),
-        // r7 + AT + 1 = where the id begins; in a long header 5 bytes on, if the id there has our length
+        insn(JUMP_NE, 0, 0, 20, 0),
+        // r7 + 1 = where the id begins; in a long header 5 bytes on, if the id there has our length. Without CAP_PERFMON, r7 may not
+        // leave the stack.
         insn(MOV_REG, 7, 10, 0, 0),
+        insn(ADD, 7, 0, 0, AT as i32),
         insn(LOAD_BYTE, 5, 10, AT, 0),
         insn(AND, 5, 0, 0, 0x80),
         insn(JUMP_EQ, 5, 0, 3, 0),
@@ -84,9 +86,9 @@ fn program(map: RawFd) -> [Insn; 28] {
         insn(JUMP_NE, 5, 0, 13, CID_LEN as i32),
         insn(ADD, 7, 0, 0, 5),
         // *(r10 - 4) = slot
-        insn(LOAD_BYTE, 5, 7, AT + 2, 0),
+        insn(LOAD_BYTE, 5, 7, 2, 0),
         insn(SHIFT_LEFT, 5, 0, 0, 8),
-        insn(LOAD_BYTE, 4, 7, AT + 3, 0),
+        insn(LOAD_BYTE, 4, 7, 3, 0),
         insn(OR_REG, 5, 4, 0, 0),
         insn(STORE_WORD, 10, 5, -4, 0),
         // select(context, map, r10 - 4, 0); where there is no such socket the kernel's hash decides
@@ -219,6 +221,24 @@ mod tests {
         let first = open("127.0.0.1:0".parse().unwrap());
         let address = first.local_addr().unwrap();
         std::iter::once(first).chain((1..n).map(|_| open(address))).collect()
+    }
+
+    /// The kernel is stricter with programs of those who may not look at kernel memory (CAP_PERFMON).
+    #[test]
+    fn two_capabilities_are_enough() {
+        use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+        let needed = CapabilitySet::BPF | CapabilitySet::NET_ADMIN;
+        if !capabilities(None).is_ok_and(|c| c.effective.contains(needed)) {
+            return println!("skipped: no CAP_BPF and CAP_NET_ADMIN here (needs CAP_BPF)");
+        }
+        let sockets = group(2);
+        // A thread has capabilities of its own.
+        let attached = std::thread::spawn(move || {
+            let only = CapabilitySets { effective: needed, permitted: needed, inheritable: CapabilitySet::empty() };
+            set_capabilities(None, only).unwrap();
+            attach(&sockets).map(drop)
+        });
+        attached.join().unwrap().unwrap();
     }
 
     #[test]
