@@ -256,6 +256,8 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
         let mut found = responses(there, here, own);
         // NGINX writes the client's host before a path that it sets.
         found.retain(|d| d.aspect != Aspect::Location || !leads_to(&d.original, &d.translation, draft));
+        // Either server of a group may have got the request.
+        found.retain(|d| d.aspect != Aspect::Location || !names_same_group(&d.original, &d.translation, groups));
         // Without Origin there is no page of another origin, and without an allowed origin the other headers mean nothing.
         let asks = draft.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("origin"));
         let cors = cors && !(asks && there.header("access-control-allow-origin").is_some());
@@ -398,6 +400,17 @@ fn leads_to(url: &str, path: &str, draft: &Draft) -> bool {
     host.eq_ignore_ascii_case(&draft.host)
         || host.eq_ignore_ascii_case(&format!("{bare}:{port}"))
         || port == usual && host.eq_ignore_ascii_case(bare)
+}
+
+/// Whether two redirects differ only in the server of a group whose address they name.
+fn names_same_group(there: &str, here: &str, groups: &[Vec<String>]) -> bool {
+    let parts = |url: &str| {
+        let (scheme, rest) = url.split_once("://")?;
+        let (server, path) = rest.split_once('/')?;
+        Some((scheme.to_owned(), server.to_owned(), path.to_owned()))
+    };
+    let (Some((a, there, b)), Some((c, here, d))) = (parts(there), parts(here)) else { return false };
+    a == c && b == d && groups.iter().any(|g| g.contains(&there) && g.contains(&here))
 }
 
 /// Whether a redirect names a server as the server itself does: by its address, or by the host that it was asked for.
@@ -664,6 +677,17 @@ mod tests {
                 copied: &mirrors,
             },
         )
+    }
+
+    #[test]
+    fn a_redirect_may_name_any_server_of_a_group() {
+        let to = |server: &str| seen(302, &[("Location", &format!("http://{server}/moved?x=1"))], Some(server), "/");
+        let groups = [vec!["10.0.0.1:80".to_owned(), "10.0.0.2:80".to_owned()]];
+        assert!(compared(&to("10.0.0.1:80"), &to("10.0.0.2:80"), &groups).is_empty());
+        let other = compared(&to("10.0.0.1:80"), &to("10.0.0.3:80"), &groups);
+        assert!(other.iter().any(|d| d.aspect == Aspect::Location), "{other:?}");
+        let elsewhere = seen(302, &[("Location", "http://10.0.0.2:80/other")], Some("10.0.0.2:80"), "/");
+        assert!(!compared(&to("10.0.0.1:80"), &elsewhere, &groups).is_empty());
     }
 
     #[test]

@@ -224,11 +224,28 @@ fn every_page_is_in_its_part() {
 /// The files that ARCHITECTURE.md, CONTRIBUTING.md and the decisions name are there.
 #[test]
 fn every_named_file_exists() {
-    const FOLDERS: [&str; 10] =
-        ["gateway/", "client/", "lab/", "tests/", "fuzz/", "xtask/", "docs/", "examples/", "packaging/", ".ci/"];
+    const FOLDERS: [&str; 11] = [
+        "gateway/",
+        "kube/",
+        "client/",
+        "lab/",
+        "tests/",
+        "fuzz/",
+        "xtask/",
+        "docs/",
+        "examples/",
+        "packaging/",
+        ".ci/",
+    ];
     // ARCHITECTURE.md says in which folder the files of a section are, and names them without it.
-    const SHORT: [&str; 4] =
-        ["gateway/proxy/src", "gateway/proxy/src/exchange", "gateway/vpn", "gateway/vpn/data/src/user"];
+    const SHORT: [&str; 6] = [
+        "gateway/proxy/src",
+        "gateway/proxy/src/exchange",
+        "gateway/vpn",
+        "gateway/vpn/data/src/user",
+        "kube/controller/src",
+        "kube/translate/src",
+    ];
     let (root, pages) = (root(), pages());
     let current = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "README.ko.md", "SECURITY.md"];
     let (mut missing, mut checked) = (Vec::new(), 0);
