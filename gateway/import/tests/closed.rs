@@ -256,12 +256,14 @@ fn methods_with_other_checks_get_no_answer_of_a_server() {
         let said = imported.report.undecided().join("\n");
         assert!(said.contains("all other methods with 501"), "{said}");
         let plain: Vec<&str> = imported.toml.lines().map(|l| l.split("  # ").next().unwrap_or("")).collect();
-        let routes: Vec<&[&str]> =
-            plain.chunk_by(|_, next| !next.starts_with('[')).filter(|t| t[0] == "[[host.route]]").collect();
-        assert_eq!(routes.len(), 2, "{}", imported.toml);
-        let of = |part: &str| -> Vec<bool> { routes.iter().map(|r| r.iter().any(|l| l.starts_with(part))).collect() };
-        // Only the methods of limit_except get to the server.
-        assert_eq!(of("upstream = "), of("methods = [\"GET\", \"HEAD\"]"), "{}", imported.toml);
-        assert_eq!(of("respond = { status = 501"), of("upstream = ").iter().map(|is| !is).collect::<Vec<_>>());
+        let with = |part: &str| -> Vec<&[&str]> {
+            let tables = plain.chunk_by(|_, next| !next.starts_with('['));
+            tables.filter(|table| table.iter().any(|line| line.starts_with(part))).collect()
+        };
+        // Only the methods of limit_except get to the server, and all others have an answer.
+        let served = with("upstream = ");
+        assert_eq!(served.len(), 1, "{}", imported.toml);
+        assert!(served[0].contains(&"methods = [\"GET\", \"HEAD\"]"), "{}", imported.toml);
+        assert_eq!(with("respond = { status = 501").len(), 1, "{}", imported.toml);
     }
 }

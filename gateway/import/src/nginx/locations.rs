@@ -152,10 +152,11 @@ pub(super) struct Site<'d> {
 }
 
 /// What is said of a `limit_except` that is not translated.
-const OTHER_METHODS: &str = "the import translates limit_except only if \"deny all\" is its only directive. The result has two routes \
-     with the path of this location: one with methods, for the methods of limit_except (GET includes HEAD), and one that answers all other \
-     methods with 501. In the second route, write the upstream in the place of \"respond\", and the checks of limit_except (allow, deny \
-     or basic_auth). A route inherits nothing from another one: copy the checks and settings of the first route that hold for both";
+const OTHER_METHODS: &str = "the import translates limit_except only if \"deny all\" is its only directive. The result has a route \
+     with methods, for the methods of limit_except (GET includes HEAD), and answers all other methods with 501: by a second route with the \
+     same path, or by the host itself for path = \"/\". In that place, write the upstream instead of \"respond\", and the checks of \
+     limit_except (allow, deny or basic_auth). Copy the checks and settings of the first route that hold for both: routes inherit nothing \
+     from each other";
 
 /// Deepest nesting of locations, which the parser bounds, too.
 const MAX_DEPTH: usize = 16;
