@@ -19,7 +19,7 @@ pub struct Args {
     /// The gateway's admin socket
     #[arg(long, default_value = "/run/sealane/admin.sock")]
     pub admin: PathBuf,
-    /// A file with the first part of the configuration: [admin], a [[listener]], [limits] and so on
+    /// A file with the first part of the configuration: `[admin]`, a `[[listener]]`, `[limits]` and so on
     #[arg(long)]
     pub base: PathBuf,
     /// The address of /healthz, /readyz and /metrics
