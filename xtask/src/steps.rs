@@ -541,6 +541,9 @@ pub fn build(workspace: &Workspace, checks: Checks) -> anyhow::Result<u8> {
         for (checks, program) in [(Checks::On, "sealane-lab"), (Checks::Off, "sealane")] {
             let mut build = checks.cargo(workspace);
             build.args(["build", "--release", "--workspace", "--bin", program]);
+            if checks == Checks::Off {
+                build.args(UNLIKE_SHIPPED);
+            }
             let status = run(build, workspace)?;
             if status != 0 {
                 return Ok(status);
@@ -550,6 +553,10 @@ pub fn build(workspace: &Workspace, checks: Checks) -> anyhow::Result<u8> {
     }
     run(build_everything(workspace), workspace)
 }
+
+/// Left out of what is counted: with the client of Kubernetes, `tracing` has the feature `log`, which the shipped gateway has not, and
+/// which costs 7 % of a request over HTTP/2.
+const UNLIKE_SHIPPED: [&str; 4] = ["--exclude", "sealane-kube", "--exclude", "sealane-kube-translate"];
 
 /// The build of all programs and of everything that tests need.
 fn build_everything(workspace: &Workspace) -> Command {
@@ -563,6 +570,7 @@ fn build_everything(workspace: &Workspace) -> Command {
 pub fn build_uninstrumented(workspace: &Workspace, folder: &Path) -> anyhow::Result<u8> {
     let mut build = Checks::Off.cargo(workspace);
     build.args(["build", "--release", "--workspace", "--bin", "sealane", "--features", "sealane-proxy/uninstrumented"]);
+    build.args(UNLIKE_SHIPPED);
     build.arg("--target-dir").arg(folder);
     run(build, workspace)
 }
