@@ -555,7 +555,7 @@ pub fn build(workspace: &Workspace, checks: Checks) -> anyhow::Result<u8> {
 }
 
 /// Left out of what is counted: with the client of Kubernetes, `tracing` has the feature `log`, which the shipped gateway has not, and
-/// which costs 7 % of a request over HTTP/2.
+/// which costs instructions for each frame of HTTP/2.
 const UNLIKE_SHIPPED: [&str; 4] = ["--exclude", "sealane-kube", "--exclude", "sealane-kube-translate"];
 
 /// The build of all programs and of everything that tests need.

@@ -601,7 +601,7 @@ fn sites_that_wait_longer_for_slow_clients_are_named() {
     let body = line("client_body_timeout 30s");
     assert!(body.contains(": different: ") && body.contains("(NGINX: 30s)"), "{body}");
     assert!(body.contains("app.example can hold a request for 1h"), "{body}");
-    // Whoever reads slowly waits longer at both.
+    // A client that reads slowly waits longer at both.
     assert!(line("send_timeout 30s").contains("app.example, slow.example"), "{short}");
     assert!(!short.contains("client_body_timeout 1h"), "{short}");
     // NGINX's default is a value, too.

@@ -134,7 +134,7 @@ impl Case<'_> {
 
     fn is_effect_of(&self, entry: &Entry) -> bool {
         let words: Vec<&str> = entry.directive.split(' ').collect();
-        // Names of which the report gives a sample. The translation refuses some of them, whoever asks.
+        // Names of which the report gives a sample. The translation refuses some of them to every client.
         if let (Some((_, sample)), Some(draft)) = (entry.says.split_once("names such as "), self.draft)
             && is_like(sample, &draft.host)
             && sample.contains("get 403")

@@ -136,7 +136,8 @@ impl Server {
     }
 }
 
-/// Kills the gateways that run with one of these configurations, whoever has started them: also a successor that does not serve yet.
+/// Kills the gateways that run with one of these configurations, also those that this process has not started, such as a successor that
+/// does not serve yet.
 /// False if one is still there.
 pub fn kill_gateways(files: &[PathBuf]) -> bool {
     eventually(|| {
